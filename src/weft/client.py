@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from ipaddress import ip_address
 from typing import Any, NoReturn, ParamSpec, TypeVar
@@ -38,12 +38,11 @@ from weft.kernel.errors import (
     hidden_address,
     without_credentials,
 )
-from weft.surfaces.server.route_table import BASE, ROUTES, Route
-from weft.surfaces.server.verb_requests import MOST_PAGE, RETRY_HEADER, RETRY_PARAMETER, is_paged
+from weft.surfaces.server.route_table import BASE, MOST_PAGE, RETRY_HEADER, RETRY_PARAMETER, ROUTES, Route, is_paged
 from weft.surfaces.wire.hints import phrase
 from weft.surfaces.wire.records import MEDIA_TYPE as RECORD_TYPE
 from weft.surfaces.wire.records import UnreadableRecord, read
-from weft.verbs.declaration import ParameterGroup, Verb
+from weft.verbs.declaration import ParameterGroup, Verb, means_nothing
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,12 +99,23 @@ def _is_this_machine(host: str) -> bool:
 # --- Verbs by their names.
 
 
-def routes() -> dict[str, list[Route]]:
-    """By verb the routes that it has."""
-    routes: dict[str, list[Route]] = {}
-    for route in ROUTES:
-        routes.setdefault(route.verb_name, []).append(route)
-    return routes
+def routes(verb_name: str) -> list[Route]:
+    """The routes of a verb: one for each way in which it is asked."""
+    return [route for route in ROUTES if route.verb_name == verb_name]
+
+
+def chosen_route(verb: Verb[..., Any], given: Mapping[str, Any]) -> Route:
+    """The route that takes these parameters, which names as many of them as it can in its path."""
+    named = {name for name, value in given.items() if not means_nothing(value)}
+    fitting = [
+        route for route in routes(verb.__name__) if named >= {*route.path_names} and not named & {*route.without}
+    ]
+    if fitting:
+        return max(fitting, key=lambda route: len(route.path_names))
+    missing = sorted({name for route in routes(verb.__name__) for name in route.path_names} - named)
+    if missing:
+        raise InvalidInput(f"a server takes {verb.name} only with {' and '.join(missing)}", "name it")
+    raise Unsupported(f"a server does not take {verb.name} with these parameters", "leave some of them out")
 
 
 class ServedLedger(AbstractAsyncContextManager["ServedLedger"]):
@@ -144,7 +154,7 @@ class ServedLedger(AbstractAsyncContextManager["ServedLedger"]):
         """A verb that has a route, to be awaited."""
         if name.startswith("__"):
             raise AttributeError(name)
-        verb = self.route(name).verb
+        verb = self.verb(name)
 
         async def asked(*args: Any, **kwargs: Any) -> Any:
             return await self.call(verb, *args, **kwargs)
@@ -153,24 +163,18 @@ class ServedLedger(AbstractAsyncContextManager["ServedLedger"]):
         return asked
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *routes()})
+        return sorted({*super().__dir__(), *(route.verb_name for route in ROUTES)})
 
     @staticmethod
-    def route(verb_name: str, given: Collection[str] = ()) -> Route:
-        """The one that takes these parameters, where there are several. Raises AttributeError for what is no verb, and
-        Unsupported for a verb that no server offers, or not with these parameters."""
+    def verb(name: str) -> Verb[..., Any]:
+        """Raises AttributeError for what is no verb, and Unsupported for a verb that no server offers."""
         import weft.verbs
 
-        found = routes().get(verb_name, [])
-        if not found and verb_name in weft.verbs.MODULE_OF:
-            raise Unsupported(f"{verb_name} has no route of a server", "open the ledger itself")
-        if not found:
-            raise AttributeError(f"a served ledger has no verb {verb_name!r}")
-        fitting = [route for route in found if not given or not set(given).intersection(route.without)]
-        if not fitting:
-            refused = ", ".join(sorted(set(given).intersection(found[0].without)))
-            raise Unsupported(f"no route of a server takes {refused} of {verb_name}", "open the ledger itself")
-        return next((route for route in fitting if set(route.path_names) <= set(given)), fitting[0])
+        if not routes(name) and name in weft.verbs.MODULE_OF:
+            raise Unsupported(f"{name} has no route of a server", "open the ledger itself")
+        if not routes(name):
+            raise AttributeError(f"a served ledger has no verb {name!r}")
+        return routes(name)[0].verb
 
     async def call(self, verb: Verb[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same with the types of the verb: `await ledger.call(weft.verbs.sessions, limit=10)`."""
@@ -192,8 +196,10 @@ class ServedLedger(AbstractAsyncContextManager["ServedLedger"]):
         return (await self._answer(verb, arguments, JSON_TYPE))[1]
 
     async def _answer(self, verb: Verb[..., Any], arguments: Mapping[str, Any], media_type: str) -> tuple[int, Any]:
+        self.verb(verb.__name__)
         given = _checked(verb, arguments)
-        route = self.route(verb.__name__, given)
+        route = chosen_route(verb, given)
+        given = {name: value for name, value in given.items() if name not in route.without}
         if not is_paged(route):
             return await self._asked(route, given, media_type)
         return await self._pages(route, given, media_type)
@@ -318,9 +324,11 @@ def _filled(path: str, given: dict[str, Any]) -> str:
     for part in path.split("/"):
         if part.startswith("{"):
             name = part[1:-1]
-            if not given.get(name):
-                raise InvalidInput(f"{name} is missing: the route names it", "name one")
-            part = quote(str(given.pop(name)), safe="")
+            value = given.pop(name, None)
+            values = value if isinstance(value, list | tuple) else [value]
+            if len(values) != 1 or not values[0]:
+                raise InvalidInput(f"{name}: a server takes one at a time", "name one")
+            part = quote(str(values[0]), safe="")
         parts.append(part)
     return "/".join(parts)
 

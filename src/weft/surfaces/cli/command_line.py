@@ -40,7 +40,7 @@ from weft.kernel.errors import (
 )
 from weft.kernel.typed_names import shell_line, shell_word
 from weft.surfaces.cli.screen import Line, LocalZone, Screen, Span, colours_wanted, stdout_screen, terminal_size
-from weft.surfaces.cli.user_files import TOKEN_VARIABLE, find_ledger
+from weft.surfaces.cli.user_files import SERVERS, TOKEN_VARIABLE, find_ledger, named_ledger
 from weft.surfaces.plain_text import safe, safe_lines
 from weft.surfaces.wire.hints import phrase
 
@@ -74,9 +74,8 @@ class Call:
 
     def __init__(self) -> None:
         self.ledger: str | None = None
-        self.actor = OWNER
-        self.token: TokenContent | None = None
-        """What the command acts with instead of all that the person may do."""
+        self._actor = OWNER
+        self._token: TokenContent | None = None
         self.token_text = ""
         self.json = self.quiet = self.no_color = self.no_pager = False
         self.on_note: Callable[[Line], None] | None = None
@@ -88,20 +87,51 @@ class Call:
         call, line = cls(), ctx.find_root().params
         call.ledger = ctx.params.get("ledger") or line.get("ledger")
         call.act_as(ctx.params.get("actor") or line.get("actor") or OWNER, line.get("token_file"))
+        call.ensure_token()
         return call
 
     def act_as(self, actor: str, token_file: str | None) -> None:
         """In whose name the command acts: whom `--as` names, or whom a token names that was given to this process."""
-        self.actor = actor
+        self._actor = actor
         if token_file is None and TOKEN_VARIABLE not in os.environ:
             return
-        from weft.surfaces.cli.credentials import given_token, verified_token
+        from weft.surfaces.cli.credentials import given_token
 
         if actor != OWNER:
             raise InvalidInput("--as and the token both say who acts", "leave one of them out")
         self.token_text = given_token(token_file)
-        self.token = verified_token(self.token_text)
-        self.actor = self.token.ledger_authority.principal.id
+
+    @property
+    def server(self) -> str | None:
+        """The address of the server that is asked, where the ledger is one that is served."""
+        name = named_ledger(self.ledger)
+        return name if name is not None and name.startswith(SERVERS) else None
+
+    @property
+    def actor(self) -> str:
+        """In whose name the command acts: never the owner's, where a token was given that does not count."""
+        self.ensure_token()
+        return self._actor
+
+    @actor.setter
+    def actor(self, name: str) -> None:
+        self.ensure_token()
+        self._actor = name
+
+    @property
+    def token(self) -> TokenContent | None:
+        """What the command acts with instead of all that the person may do. Raises TokenRefused."""
+        self.ensure_token()
+        return self._token
+
+    def ensure_token(self) -> None:
+        """Refuse a token that does not count. One for a server is that server's to judge."""
+        if self._token is not None or not self.token_text or self.server is not None:
+            return
+        from weft.surfaces.cli.credentials import verified_token
+
+        self._token = verified_token(self.token_text)
+        self._actor = self._token.ledger_authority.principal.id
 
     def of_owner(self) -> Call:
         """The same call in the name of whoever opened the ledger: for work that the process does for the person whom
@@ -404,7 +434,7 @@ class SharedCommand(click.Command):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        take_shared(ctx)
+        take_shared(ctx).ensure_token()
         refuse_broken_text(ctx.params)
         return super().invoke(ctx)
 

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.kernel.errors import Action, InvalidInput, InvalidKey, LedgerMissing, NotTrusted
+from weft.kernel.errors import Action, InvalidInput, InvalidKey, LedgerMissing, NotTrusted, Unsupported
 from weft.kernel.typed_names import Site
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def find_ledger(option: str | None) -> str:
     """The named ledger, or the nearest one in this folder or above it, or the user's own."""
     name = named_ledger(option)
     if name is not None:
+        ensure_no_server(name)
         return name
     here = Path.cwd()
     for folder in (here, *here.parents):
@@ -51,6 +52,26 @@ def find_ledger(option: str | None) -> str:
     if os.path.isfile(own):
         return str(own)
     raise LedgerMissing(f"{here} or above it, nor at {own}", Action.IMPORT_OR_CREATE_LEDGER)
+
+
+SERVERS = ("http://", "https://")
+"""What the address of a ledger begins with that a server answers for."""
+
+
+def ensure_no_server(name: str) -> None:
+    """Refuses a ledger that is reached over HTTP to a command that needs it itself."""
+    if not name.startswith(SERVERS):
+        return
+    from weft.surfaces.server.route_table import ROUTES
+
+    commands: dict[str, list[str]] = {}
+    for words in sorted(route.verb.name.split() for route in ROUTES):
+        commands.setdefault(words[0], []).extend(words[1:])
+    told = [f"{first} {'|'.join(more)}" if more else first for first, more in commands.items()]
+    raise Unsupported(
+        "this command works on the ledger itself, and a server has no route for it",
+        f"over HTTP there are: {', '.join(told)}",
+    )
 
 
 def _own(ledger: Path) -> Path:

@@ -5,13 +5,14 @@ says; the answer as JSON, as a table, or as the lines that `@shows` makes of it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
 import click
 from msgspec import NODEFAULT, Struct
 
+from weft.kernel.errors import InvalidInput, ProtocolBroken, TokenRefused, Unsupported
 from weft.surfaces.cli.arguments import (
     Complete,
     RenamedOption,
@@ -20,9 +21,10 @@ from weft.surfaces.cli.arguments import (
     complete_labels,
     complete_messages,
 )
-from weft.surfaces.cli.command_line import Call, SharedCommand, SharedGroup
+from weft.surfaces.cli.command_line import OWNER, Call, SharedCommand, SharedGroup
 from weft.surfaces.cli.screen import Span, local_minute, local_time
-from weft.verbs.answers import Answer, Listing
+from weft.surfaces.cli.user_files import TOKEN_VARIABLE, ensure_no_server
+from weft.verbs.answers import Answer, JsonValue, Listing
 from weft.verbs.declaration import (
     Column,
     Names,
@@ -38,7 +40,11 @@ from weft.verbs.declaration import (
     parameters_of,
 )
 
+if TYPE_CHECKING:
+    from weft.client import ServedLedger
+
 F = TypeVar("F", bound=Callable[..., None])
+T = TypeVar("T")
 ShowAnswer = Callable[..., None]
 ExitCode = Callable[..., int]
 Widen = Callable[[Any, dict[str, Any]], dict[str, Any]]
@@ -192,6 +198,9 @@ class _VerbCommand:
         verb = self._verb
         actor = typed.pop("actor", call.actor)
         try:
+            if call.server is not None:
+                ensure_served(call, verb, actor)
+                return self._ask_server(call, self._arguments(typed), typed)
             arguments = self._arguments(typed)
             with _opened(call, verb, arguments, actor) as ledger:
                 own = {parameter.name: typed[parameter.name] for parameter in self._shown}
@@ -207,6 +216,50 @@ class _VerbCommand:
             raise click.UsageError(error.spelled(self._spelling)) from error
         exit_code = self._look.exit_code
         return None if exit_code is None else exit_code(answer, **_wanted(exit_code, 1, values))
+
+    def _ask_server(self, call: Call, arguments: dict[str, Any], typed: Mapping[str, Any]) -> int | None:
+        """The same through a server: its JSON as it comes, or the record, which is shown as that of an open ledger."""
+        verb, exit_code, server = self._verb, self._look.exit_code, ServedSessions(call)
+        values = {**arguments, **{parameter.name: typed[parameter.name] for parameter in self._shown}, "ledger": server}
+        completed = self._completed(call, server, arguments)
+        if completed is None:
+            return None
+        if self._question is not None:
+            self._question(call, **_wanted(self._question, 1, {**values, **completed}))
+        if any(completed[parameter.name] is None for parameter in verb.parameters if parameter.details.is_latest):
+            answer = verb.function(server, **verb.grouped(completed))  # there is no session: that takes no ledger
+        elif exit_code is None and (call.json or self._needs_ledger):
+            self._write_form(call, server.ask(lambda ledger: ledger.json(verb, completed)))
+            call.note("as JSON: what people are shown of this needs the ledger itself")
+            return None
+        else:
+            answer = server.ask(lambda ledger: ledger.record(verb, completed))
+        if isinstance(answer, dict):
+            raise ProtocolBroken("the server's version tells this otherwise", "ask it with --json")
+        self.respond(call, answer, values)
+        return None if exit_code is None else exit_code(answer, **_wanted(exit_code, 1, values))
+
+    @property
+    def _needs_ledger(self) -> bool:
+        """Whether more of the ledger is read to show the answer than a server is asked for."""
+        show = self._look.show
+        return self._verb.name not in SHOWN_BY_LISTING and show is not None and "ledger" in _parameter_names(show)
+
+    def _write_form(self, call: Call, form: Any) -> None:
+        """What a server answered, as `respond` writes it."""
+        from weft.surfaces.server.route_table import alternatives
+
+        if form is None:
+            return
+        kinds = [get_origin(kind) or kind for kind in alternatives(self._verb.answer_type())]
+        listings = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Listing)]
+        if not listings or not isinstance(form, dict) or "items" not in form:
+            call.document(JsonValue(form))
+        elif listings[0].IS_ONE_DOCUMENT:
+            call.document(JsonValue(form["items"]))
+        else:
+            call.documents(map(JsonValue, form["items"]))
+            call.next_page(form["next"])
 
     def _arguments(self, typed: Mapping[str, Any]) -> dict[str, Any]:
         """What was typed as the values that the verb takes, once it is clear that they go together."""
@@ -304,7 +357,11 @@ class _VerbCommand:
 
 def _wanted(function: Callable[..., Any], skipped: int, values: Mapping[str, Any]) -> dict[str, Any]:
     """What a function of the command line asks for behind its first parameters."""
-    return {name: values[name] for name in list(inspect.signature(function).parameters)[skipped:]}
+    return {name: values[name] for name in _parameter_names(function)[skipped:]}
+
+
+def _parameter_names(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
 
 
 def _holder() -> Callable[..., Any]:
@@ -347,6 +404,82 @@ def _act(call: Call, verb: AnyVerb, arguments: Mapping[str, Any], actor: str, *,
     finally:
         if shown is not None:
             shown.end()
+
+
+# --- A ledger that a server answers for.
+
+SHOWN_BY_LISTING = frozenset({"reflog", "program list"})
+"""Verbs whose answers are shown with the labels of sessions, and with nothing else of the ledger."""
+
+
+class ServedSessions:
+    """What commands ask of an open ledger beside a verb, asked of a server."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def ask(self, question: Callable[[ServedLedger], Coroutine[Any, Any, T]]) -> T:
+        return ask_server(self._call, question)
+
+    def listing(self) -> ServedSessions:
+        return self
+
+    def sessions(
+        self, wanted: Any = None, *, limit: int | None = None, after: str | None = None, every: bool = False
+    ) -> Any:
+        """A page of them, as of a listing; with `every` all that there are."""
+        from weft.ledger.read.session_list import SessionList
+        from weft.verbs import session_verbs
+
+        arguments = {"limit": limit, "after": after, "every": every}
+        page = self.ask(lambda ledger: ledger.record(session_verbs.sessions, arguments))
+        listed = [entry.listed for entry in page.items]
+        if every:
+            return [one.session for one in listed]
+        return SessionList(
+            sessions=listed, hidden=page.hidden, further=page.further, next=page.next, empty=page.without_turn
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported("what is shown of this on a terminal needs the ledger itself", "ask the server with --json")
+
+    def short_labels(self) -> dict[str, str]:
+        """None: they are shown as they are, for to shorten them takes all of them."""
+        return {}
+
+
+def ask_server(call: Call, question: Callable[[ServedLedger], Coroutine[Any, Any, T]]) -> T:
+    """Ask the server that the call names, with the token that this process was given."""
+    import asyncio
+
+    try:
+        from weft.client import connect
+    except ImportError as error:
+        hint = "install it with `pip install 'weft[server]'`"
+        raise Unsupported(f"asking a server needs the package {error.name}", hint) from None
+    assert call.server is not None
+    if not call.token_text:
+        raise TokenRefused(
+            f"{call.server} asks for a token", f"set {TOKEN_VARIABLE}, or name a file that holds it with --token-file"
+        )
+    ledger = connect(call.server, token=call.token_text)
+
+    async def ask() -> T:
+        async with ledger:
+            return await question(ledger)
+
+    return asyncio.run(ask())
+
+
+def ensure_served(call: Call, verb: AnyVerb, actor: str) -> None:
+    """Refuse a verb without a route, and another name than the token's."""
+    from weft.surfaces.server.route_table import ROUTES
+
+    assert call.server is not None
+    if verb.__name__ not in {route.verb_name for route in ROUTES}:
+        ensure_no_server(call.server)
+    if actor != OWNER:
+        raise InvalidInput("a server takes who acts from the token alone", "leave --as out")
 
 
 # --- Parameters as click has them.

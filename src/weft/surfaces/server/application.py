@@ -18,8 +18,8 @@ from starlette.responses import Response
 from weft.surfaces.server.callers import Caller, Callers
 from weft.surfaces.server.guards import SECURITY_HEADERS, HostGuard, ensure_json, read_body
 from weft.surfaces.server.problems import Refusal, problem_of
-from weft.surfaces.server.route_table import BASE, ROUTES, Route
-from weft.surfaces.server.verb_requests import RETRY_HEADER, VerbRequests
+from weft.surfaces.server.route_table import BASE, RETRY_HEADER, ROUTES, Route
+from weft.surfaces.server.verb_requests import VerbRequests
 from weft.surfaces.wire.forms import document
 from weft.surfaces.wire.records import MEDIA_TYPE as RECORD_TYPE
 

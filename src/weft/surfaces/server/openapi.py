@@ -17,8 +17,8 @@ from msgspec import Struct, UnsetType
 
 from weft.kernel.events import Event, UnknownEvent
 from weft.surfaces.server.problems import MEDIA_TYPE
-from weft.surfaces.server.route_table import ROUTES, Route
-from weft.surfaces.server.verb_requests import RETRY_HEADER, RETRY_PARAMETER, VerbRequests, alternatives
+from weft.surfaces.server.route_table import RETRY_HEADER, RETRY_PARAMETER, ROUTES, Route, alternatives
+from weft.surfaces.server.verb_requests import VerbRequests
 from weft.surfaces.wire.catalogue import NAMES, SEED_5, records_in, title
 from weft.surfaces.wire.forms import BEYOND_FIELDS, FLAT, HIDDEN, is_time
 from weft.verbs.answers import Answer, Listing

@@ -6,13 +6,21 @@ every caller.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from msgspec import Struct
 
+from weft.verbs.answers import Listing
 from weft.verbs.declaration import Verb
 
 BASE = "/api/v1"
+RETRY_PARAMETER = "retry_key"
+RETRY_HEADER = "idempotency-key"
+"""A header that gives this parameter of a verb."""
+MOST_PAGE = 500
+"""Records on a page at most: a thousand turns in full can be some hundred megabytes."""
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -76,6 +84,23 @@ def _route(tag: str, reading: str, method: str, path: str, verb_name: str, *with
         status=201 if verb_name.endswith("_create") else 200,
         without=tuple(name.removeprefix("-") for name in without),
     )
+
+
+def is_paged(route: Route) -> bool:
+    """Whether it answers a list. `after` can also be a version: the differences of two are no list that grows."""
+    verb = route.verb
+    if route.method != "GET" or any(one.name == "after" and one.type is not str for one in verb.parameters):
+        return False
+    kinds = [get_origin(kind) or kind for kind in alternatives(verb.answer_type())]
+    return any(isinstance(kind, type) and issubclass(kind, Listing) for kind in kinds)
+
+
+def alternatives(kind: Any) -> Iterator[Any]:
+    if get_origin(kind) in (Union, UnionType):
+        for part in get_args(kind):
+            yield from alternatives(part)
+    else:
+        yield kind
 
 
 ROUTES: tuple[Route, ...] = (

@@ -7,10 +7,9 @@ made by the verb, so a wrong name or type is refused before the ledger is asked.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, ValidationError
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 from weft.kernel.authority import Authority
 from weft.surfaces.server.callers import MACHINE_RIGHT
 from weft.surfaces.server.problems import Refusal
+from weft.surfaces.server.route_table import MOST_PAGE, RETRY_PARAMETER, is_paged
 from weft.surfaces.wire.forms import form
 from weft.surfaces.wire.records import whole
 from weft.verbs.answers import Answer, Listing
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from weft.ledger.api import Ledger
     from weft.surfaces.server.route_table import Route
     from weft.verbs.declaration import Machine
-
-RETRY_PARAMETER = "retry_key"
-RETRY_HEADER = "idempotency-key"
 
 
 class VerbRequests:
@@ -162,26 +159,9 @@ class VerbRequests:
 
 # --- Pages.
 
-PAGE_SIZE, MOST_PAGE = 50, 500
-"""Records on a page where nobody says how many, and at most: a thousand turns in full can be some hundred megabytes."""
+PAGE_SIZE = 50
+"""Records on a page where nobody says how many."""
 PAGE_PARAMETERS = ("limit", "after")
-
-
-def is_paged(route: Route) -> bool:
-    """Whether it answers a list. `after` can also be a version: the differences of two are no list that grows."""
-    verb = route.verb
-    if route.method != "GET" or any(one.name == "after" and one.type is not str for one in verb.parameters):
-        return False
-    kinds = [get_origin(kind) or kind for kind in alternatives(verb.answer_type())]
-    return any(isinstance(kind, type) and issubclass(kind, Listing) for kind in kinds)
-
-
-def alternatives(kind: Any) -> Iterator[Any]:
-    if get_origin(kind) in (Union, UnionType):
-        for part in get_args(kind):
-            yield from alternatives(part)
-    else:
-        yield kind
 
 
 def page_of(listing: Listing[Any], limit: int, after: str | None) -> Listing[Any]:

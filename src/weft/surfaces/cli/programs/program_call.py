@@ -87,8 +87,10 @@ def as_actor(function: F) -> F:
     """Who acts; without it whoever `weft --as NAME` names."""
 
     def actor(ctx: click.Context, parameter: click.Parameter, name: str | None) -> str:
-        other = ctx.ensure_object(Call).actor
-        if name is not None and ctx.ensure_object(Call).token is not None:
+        call = ctx.ensure_object(Call)
+        call.ledger = ctx.params.get("ledger") or call.ledger  # of a server: the token is for that one to judge
+        other = call.actor
+        if name is not None and call.token_text:
             raise click.UsageError("--as and the token both say who acts: leave one out")
         if name is not None and other not in (OWNER, name):
             raise click.UsageError(f"--as names {other} and {name}: name one")

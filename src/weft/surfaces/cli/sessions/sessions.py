@@ -56,7 +56,8 @@ NOTHING = "no sessions yet: `weft record --session main …` makes one with its 
 
 @shows(session_verbs.sessions)
 def show_sessions(call: Call, page: session_verbs.SessionPage, limit: int | None) -> None:
-    note_import(call, find_ledger(call.ledger))
+    if call.server is None:
+        note_import(call, find_ledger(call.ledger))
     if page.items:
         rows = _columns(page.items, call.screen.terminal)
         call.screen.table(*rows, numbers=("turns", "tokens"), spare=SESSIONS_SPARE)
