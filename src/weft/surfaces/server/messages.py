@@ -56,8 +56,7 @@ from weft.surfaces.server.event_streams import (
 )
 from weft.surfaces.server.guards import ensure_json, read_body
 from weft.surfaces.server.problems import Refusal, problem_of
-from weft.surfaces.server.route_table import BASE
-from weft.surfaces.server.verb_requests import RETRY_HEADER
+from weft.surfaces.server.route_table import BASE, RETRY_HEADER
 from weft.surfaces.wire.forms import form
 from weft.verbs.answers import InterruptedTurn, SentMessage
 

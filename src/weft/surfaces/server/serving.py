@@ -28,12 +28,17 @@ DEFAULT_PORT = 8420
 END_SECONDS = 10.0
 """So long requests that run are waited for at the end."""
 MOST_CONNECTIONS = 4096
+UNTAKEN_MS = 30_000
+"""Of a client that takes nothing of what was sent for so long, the system ends the connection: what was dropped already
+would else wait for it."""
 
 
 def bound_socket(port: int, host: str = LOOPBACK) -> socket.socket:
     """The port, taken; 0 is any free one. Raises InvalidInput for one that is not to be had."""
     taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections that are taken have it from the socket that listens
+        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_MS)
     try:
         taken.bind((host, port))
     except OSError as error:
