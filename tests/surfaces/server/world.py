@@ -19,8 +19,10 @@ from weft.ledger.api import Ledger
 from weft.programs import Programs
 
 MODEL = {"modelId": "m-1", "provider": "gateway", "temperature": 0.5}
-PEOPLE = {"ann": ["session:create", "turn:*", "configure"], "bob": [], "carl": [], "eve": []}
-"""`ann` owns a session and a private agent; `bob` takes part in a room of hers, `carl` did; `eve` is a stranger."""
+CHANGING = ["session:create", "configure", "approve", "assign"]
+PEOPLE = {"ann": CHANGING, "bob": [], "carl": [], "eve": CHANGING}
+"""`ann` owns a session and a private agent; `bob` takes part in a room of hers, `carl` did; `eve` is a stranger to it.
+Both make things of their own, and may not read those of others."""
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "session": ("main", "side", "talk", "spare one", "spare/two", "archived", "gone", "main~1", "unbegun", "at rest"),
     "provider": ("gateway", "unused"),
@@ -35,8 +37,8 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
 """By kind of what a parameter names, names that are there."""
 
 
-def tell(ledger: Ledger) -> None:
-    """Something of every kind."""
+def tell_public(ledger: Ledger) -> None:
+    """Programs of every kind that everybody may look at, and people."""
     programs = Programs(ledger)
     for name, permissions in PEOPLE.items():
         programs.create("human", name, {"permissions": permissions})
@@ -59,12 +61,13 @@ def tell(ledger: Ledger) -> None:
     for name in ("weekly", "paused"):
         programs.create("trigger", name, {"on": {"cron": {"expression": "0 7 * * 1"}}, "message": "look"})
     programs.step_trigger("paused", "pause", reason="later")
-    _tell_sessions(ledger, programs)
     programs.add_tags("balanced", "trusted", "cheap")
-    programs.add_tags("main", "trusted")
+    ledger.rooms.create("of nobody else")  # with the first room comes the agent that sorts messages
 
 
-def _tell_sessions(ledger: Ledger, programs: Programs) -> None:
+def tell_private(ledger: Ledger) -> None:
+    """Sessions of the owner and of ann, a private agent and a room of hers."""
+    programs = Programs(ledger)
     for name in ("main", "side", "spare one", "spare/two", "archived", "gone"):
         for query in ("what is a qubit?", "and two of them?"):
             ledger.record_turn(session=name, query=query, response=f"about {name}: two levels")
@@ -77,29 +80,34 @@ def _tell_sessions(ledger: Ledger, programs: Programs) -> None:
     ledger.fork("main~1", label="forked")
     ledger.move_head("side", new=ledger.resolve("side~1"), reason="back")
     ledger.labels.add_alias("also main", "main")
+    ledger.labels.add_alias("also spare", "spare one")
     ledger.labels.archive("archived")
     ledger.labels.delete("gone")
     anns = ledger.acting_as("ann")
     anns.record_turn(session="ann's own", query="a private question", response="a private answer")
     Programs(anns).create("agent", "private agent", {"systemPrompt": "Quiet.", "visibility": "private"})
-    room = ledger.acting_as("ann").rooms.create("a room", agents=["researcher"], people=["bob", "carl"])
+    room = anns.rooms.create("a room of ann", people=["bob", "carl"])
+    anns.rooms.post(room.id, "said among us")
     anns.rooms.remove(room.id, "carl")
+    anns.rooms.post(room.id, "said afterwards")
+    programs.add_tags("main", "trusted")
 
 
 @cache
-def _written() -> Path:
+def _written(*, is_whole: bool) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="weft-world-"))
     with weft.open(folder / "world.db", variable=None) as ledger:
-        tell(ledger)
+        tell_public(ledger)
+        if is_whole:
+            tell_private(ledger)
     return folder
 
 
 @contextmanager
-def open_world(folder: Path) -> Iterator[Site]:
-    """A copy of it, served."""
-    path = folder / "world.db"
-    shutil.copytree(_written(), folder, dirs_exist_ok=True)
-    with weft.open(path, variable=None) as ledger:
+def open_world(folder: Path, *, is_whole: bool = True) -> Iterator[Site]:
+    """A copy of it, served; without `is_whole` what everybody may look at, alone."""
+    shutil.copytree(_written(is_whole=is_whole), folder, dirs_exist_ok=True)
+    with weft.open(folder / "world.db", variable=None) as ledger:
         site = Site(ledger)
         try:
             yield site
