@@ -261,6 +261,7 @@ _UNANSWERED = "[No result was recorded for this call]"
 _TRIGGERS = {"manual": "manual"}
 _SYNTHETIC = "<synthetic>"
 _LEFT_OUT = frozenset({"agentId", "permissionMode"})
+_GRANTING_ATTACHMENTS = frozenset({"command_permissions"})
 """The session may be a stranger's, and grants the tool nothing that goes on with it."""
 
 
@@ -314,7 +315,7 @@ class ClaudeCodeWriter:
         lines: Records = []
         for record in records:
             uuid, parent = text(record.get("uuid")), self._written_parent(text(record.get("parentUuid")))
-            if record["type"] == "progress":
+            if record["type"] == "progress" or _is_grant(record):
                 if uuid:
                     self._dropped[uuid] = parent
                 continue
@@ -489,6 +490,11 @@ class ClaudeCodeWriter:
             "preservedSegment": {"headUuid": kept_lines[0], "anchorUuid": summary, "tailUuid": kept_lines[-1]},
             "preservedMessages": {"anchorUuid": summary, "uuids": kept_lines, "allUuids": kept_lines},
         }
+
+
+def _is_grant(record: dict[str, Any]) -> bool:
+    """Whether a line lists tools that run without a question."""
+    return mapping(record.get("attachment")).get("type") in _GRANTING_ATTACHMENTS
 
 
 def _signed_thoughts(message: Message) -> dict[int, list[dict[str, Any]]]:
