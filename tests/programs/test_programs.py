@@ -210,6 +210,8 @@ def test_a_key_is_forgotten_after_thirty_days(disk: Ledger, clock: FixedClock) -
         ("model", {**MODEL, "situations": {"coding": {"maxTokens": 0}}}, "config.situations.coding.maxTokens"),
         ("agent", {"defaultModel": "@(cf-gateway)"}, "config.defaultModel"),
         ("agent", {"tools": ["@(nothing)"]}, "config.tools[0]"),
+        ("agent", {"tools": ["shell"]}, "config.tools[0]"),
+        ("agent", {"tools": ["cf-gateway"]}, "config.tools[0]"),
         ("agent", {"soul": "one", "systemPrompt": "two"}, "config.identity.soul"),
         ("agent", {"harness": {"maxTurns": -1}}, "config.harness.maxTurns"),
         ("task", {"title": " "}, "config.title"),

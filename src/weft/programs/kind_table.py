@@ -355,7 +355,7 @@ AGENT = KindRow(
     references={
         "defaultModel": ReferenceRule(ReferenceField.DEFAULT_MODEL, (ProgramKind.MODEL,)),
         "fallback": ReferenceRule(ReferenceField.FALLBACK, (ProgramKind.MODEL,)),
-        "tools": ReferenceRule(ReferenceField.TOOL, (ProgramKind.CODE,)),
+        "tools": ReferenceRule(ReferenceField.TOOL, (ProgramKind.CODE,), takes_names=True),
     },
     activity_fields=("currentTask", "currentSession", "turnCount", "lastCheckpoint"),
     normalized=lambda config: with_one_model(_with_identity(config)),

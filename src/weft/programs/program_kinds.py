@@ -79,11 +79,13 @@ _COMMON_MACHINE = dict.fromkeys(("name", "description", "visibility", METADATA),
 
 class ReferenceRule(Struct, frozen=True):
     """A field whose value is the address of a program, or a list of them: as what it is recorded, and of which kinds
-    the program must be. Without kinds any will do. `not_programs` are names that stand for no program."""
+    the program must be. Without kinds any will do. `not_programs` are names that stand for no program. With
+    `takes_names` a plain name is an address, too."""
 
     field: ReferenceField
     kinds: tuple[str, ...] = ()
     not_programs: tuple[str, ...] = ()
+    takes_names: bool = False
 
 
 def _unchanged_config(config: Config) -> Config:
@@ -257,7 +259,7 @@ class KindRow(Struct, frozen=True, kw_only=True):
             value = config.get(name)
             addresses = value if isinstance(value, list) else [] if value is None else [value]
             for i, address in enumerate(addresses):
-                if not isinstance(address, str) or not is_address(address):
+                if not isinstance(address, str) or not (rule.takes_names or is_address(address)):
                     continue
                 if parse_address(address).name not in rule.not_programs:
                     path = f"config.{name}[{i}]" if isinstance(value, list) else f"config.{name}"

@@ -258,6 +258,7 @@ class CountedVersion(Struct, frozen=True):
     """The newest version, where another ledger wrote it and nobody here has taken it over."""
 
 
+OTHER_TOOLS = "name a code program; other tools come with a toolset, or with permissions.tools.allow"
 NO_VERSION = CountedVersion(0, None, 0)
 
 
@@ -632,7 +633,9 @@ class ProgramWriter:
     def _reference_target(self, named: NamedProgram) -> tuple[tuple[str, str, str | None], int]:
         found = find_any(self.append, named.address.name)
         if found is None or (isinstance(found, ProgramRow) and found.deleted):
-            raise InvalidConfig(named.path, f"there is no program {named.address}", Action.LIST_PROGRAMS)
+            is_tool = named.field is ReferenceField.TOOL
+            hint = OTHER_TOOLS if is_tool else Action.LIST_PROGRAMS
+            raise InvalidConfig(named.path, f"there is no program {named.address}", hint)
         if isinstance(found, SessionRow):
             return (found.id, ProgramKind.SESSION, None), found.config_version
         if not self.append.access.may_use(found):
