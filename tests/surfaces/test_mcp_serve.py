@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,7 +33,8 @@ from tests.surfaces.test_cli_broker import stock
 from weft.kernel.errors import StoreError
 from weft.ledger.api import POLICY_URI, digest_of_source
 from weft.surfaces.mcp import server
-from weft.surfaces.mcp.tools import TOOLS, WRITING
+from weft.surfaces.mcp.answers import ANSWER_BYTES, MOST_PAGES, Entry, EntryItem, Unit, answer, number_of
+from weft.surfaces.mcp.tools import TOOLS, WRITING, SearchQuestion
 
 RANDOM_ID = "01M7TSH6YAGMGC7MWA06CMRSBQ"
 READING = [name for name in TOOLS if name not in WRITING]
@@ -516,3 +518,23 @@ def test_schemas_of_arguments_are_those_of_the_structs() -> None:
         assert schema["type"] == "object"
         assert set(schema["properties"]) == set(tool.arguments.__struct_fields__)
         json.dumps(tool.output_schema)
+
+
+def test_an_answer_looks_through_so_many_pages_and_its_cursor_goes_on() -> None:
+    """A caller of few rights may read nothing on most pages."""
+    pages: list[int] = []
+
+    def source(page: str | None, limit: int) -> tuple[Sequence[Unit], str | None]:
+        number = number_of(page)
+        pages.append(number)
+        units = [Unit("last", lambda: [Entry("here", EntryItem(text="x" * 100_000))])] if number == 120 else []
+        return units, None if number == 120 else str(number + 1)
+
+    counts, told = list[int](), answer(SearchQuestion(words="rare").place(), source, budget=ANSWER_BYTES)
+    while told.next is not None and not told.entries:
+        counts.append(len(pages))
+        told = answer(SearchQuestion(words="rare", cursor=told.next).place(), source, budget=ANSWER_BYTES)
+    counts.append(len(pages))
+    assert counts == [MOST_PAGES, 2 * MOST_PAGES, 121]
+    assert [entry.head for entry in told.entries] == ["here"]
+    assert 10_000 < len(told.entries[0].item.text) < ANSWER_BYTES

@@ -165,11 +165,12 @@ class Question(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def answer(
     place: Place, source: Source, *, budget: int, notes: tuple[str, ...] = (), most: int = MOST_ENTRIES
 ) -> ToolAnswer:
-    """The entries from a place on that fit. At least one piece of one entry is in it, whatever its size."""
+    """The entries from a place on that fit, of at most `MOST_PAGES` pages of the listing. Where one of these holds an
+    entry, at least a piece of one is in it, whatever its size."""
     room = budget - sum(1 + len(note.encode()) for note in notes) - LEAST_BYTES // 2
     taken: list[Entry] = []
     page, key, skip, offset = place.page, place.key, place.entry, place.offset
-    while True:
+    for pages_left in reversed(range(MOST_PAGES)):
         units, following = source(page, UNITS_AT_ONCE)
         if key and (not units or units[0].key != key):
             raise LedgerMovedOn
@@ -190,18 +191,20 @@ def answer(
         if following is None:
             return ToolAnswer(taken, None, notes)
         page, key = following, ""
-        if room < LEAST_BYTES:
-            return ToolAnswer(taken, structs.replace(place, page=page, key="", entry=0, offset=0).cursor(), notes)
+        if room < LEAST_BYTES or not pages_left:
+            break
+    return ToolAnswer(taken, structs.replace(place, page=page, key="", entry=0, offset=0).cursor(), notes)
 
 
 UNITS_AT_ONCE = 20
+MOST_PAGES = 50
+"""Looked through for one answer: a caller of few rights may read nothing on most of them, and the cursor goes on."""
 
 
 def fitting(entry: Entry, offset: int, room: int, *, is_first: bool) -> Entry | None:
     """As much of an entry behind an offset as there is room for; None: it waits for the next answer."""
     end = len(entry.item.text)
-    piece = entry.piece(offset, end)
-    if piece.size <= room:
+    if end - offset <= room and (piece := entry.piece(offset, end)).size <= room:  # a character has a byte or more
         return piece
     if not is_first and room < LEAST_BYTES:
         return None
