@@ -86,6 +86,8 @@ def test_only_the_owner_of_a_ledger_that_may_act_acts_on_resources(path: Path, p
         ledger.programs.create("human", "ann", {"permissions": ["resource:change", "session:move"]})
         with pytest.raises(NotAllowed, match="declare a resource"):
             ledger.acting_as("ann").resources.declare(str(place))
+        with pytest.raises(NotAllowed, match="reach the files of this machine"):
+            ledger.acting_as("ann").machine.drivers()
         with pytest.raises(InvalidInput, match="nothing is at"):
             ledger.resources.declare("nowhere")
         ledger.resources.declare("https://example.org/x", name="page")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import click
@@ -14,6 +14,7 @@ import pytest
 import weft as library
 import weft.aio as weft_aio
 from tests.surfaces.shell import Shell
+from tests.surfaces.test_cli_broker import stock
 from weft import Ledger
 from weft.kernel.authority import LOCAL, Layer, Rights
 from weft.kernel.errors import NotAllowed, NotFound, Unsupported
@@ -182,6 +183,46 @@ def test_files_of_a_turn_are_written_by_whoever_may_change_resources_alone(weft:
         assert not target.exists()
         library.verbs.checkout(ledger, "main", to=str(target), reconstruct=True)
         assert (target / "app.py").read_text() == "x = 1\n"
+
+
+Refused = Callable[[Any], Any]
+REFUSED: dict[str, tuple[str, Refused]] = {
+    "fork": ("session:create", lambda ledger: library.verbs.fork(ledger, "main", "other")),
+    "fork of a session without a turn": ("session:create", lambda ledger: library.verbs.fork(ledger, "empty", "other")),
+    "undo": ("session:move", lambda ledger: library.verbs.undo(ledger, "main", files="keep")),
+    "redo": ("session:move", lambda ledger: library.verbs.undo(ledger, "undone", redo=True)),
+    "unify": ("turn:merge", lambda ledger: library.verbs.session_unify(ledger, "main", into="more")),
+    "unify undone": ("turn:merge", lambda ledger: library.verbs.session_unify(ledger, "unified/joined", undo=True)),
+    "written history": ("resource:change", lambda ledger: library.verbs.session_history(ledger, "main", write=True)),
+}
+
+
+@pytest.mark.parametrize(("right", "call"), REFUSED.values(), ids=REFUSED)
+def test_whoever_lacks_the_right_that_a_verb_declares_is_refused(weft: Shell, right: str, call: Refused) -> None:
+    for session in ("main", "more", "undone", "joined"):
+        weft.record("hello", session=session)
+    weft("session", "create", "empty")
+    weft("undo", "undone")
+    weft("session", "unify", "joined", "--into", "more")
+    log = weft.folder / "log.jsonl"
+    weft("session", "configure", "main", "--set", f"logFile={log}")
+    with library.open(weft.folder / ".weft/ledger.db", trust=library.user_trust()) as ledger:
+        newest = ledger.newest()
+        with pytest.raises(NotAllowed, match=right):
+            call(ledger.acting_as(LOCAL.child(Rights((Layer(("*",), (right,)),)))))
+        assert ledger.newest() == newest
+        assert not log.exists()
+        call(ledger)
+
+
+@pytest.mark.parametrize("words", [("undo", "main"), ("session", "send", "main", "Hello")])
+def test_a_person_who_may_only_read_a_session_is_refused(weft: Shell, words: tuple[str, ...]) -> None:
+    stock(weft, "http://127.0.0.1:9/v1", "main")
+    weft.record("hello")
+    weft("human", "create", "rita", "--permission", "session:read(*)")
+    refused = weft("--as", "rita", *words)
+    assert refused.code == 4
+    assert "rita may not" in refused.err
 
 
 def test_a_thread_is_read_in_pages_by_whoever_gives_a_limit(weft: Shell) -> None:

@@ -25,6 +25,8 @@ from weft.kernel.errors import InvalidInput, NotAllowed, quoted
 
 LONGEST_CHAIN = 64
 TOOL_PREFIX = "tool:"
+MACHINE_RIGHT = "weft:machine"
+"""To reach folders and containers of the machine that a ledger works on; its owner's, unless a layer takes it away."""
 CONFIGURE = "configure"
 """The right to change programs: by itself those of one's own, with a pattern those of others whose names fit."""
 OBJECT_PREFIXES = ("session:", "turn:", "content:", "compaction:", "program:", "machine:", f"{CONFIGURE}(")

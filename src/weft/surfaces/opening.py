@@ -15,7 +15,16 @@ from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from weft.kernel.authority import EVERYTHING, Authority, LedgerTrust, Principal, PrincipalKind, Rights, Vouched
+from weft.kernel.authority import (
+    EVERYTHING,
+    MACHINE_RIGHT,
+    Authority,
+    LedgerTrust,
+    Principal,
+    PrincipalKind,
+    Rights,
+    Vouched,
+)
 from weft.kernel.clock import Clock, RandomBytes, SystemClock, UlidSource, system_random
 from weft.kernel.errors import (
     Action,
@@ -67,7 +76,7 @@ if TYPE_CHECKING:
     from weft.store.postgres import PostgresStore
     from weft.store.sqlite.examination import RestoreResult
     from weft.surfaces.acting_ledger import AnsweredTurn, Approve, OnError, StreamPart
-    from weft.surfaces.cli.work.sandbox_access import ActingResources, LedgerMachine
+    from weft.surfaces.cli.work.sandbox_access import ActingResources, LedgerMachine, NoMachine
     from weft.surfaces.program_handles import Invoker, LedgerPrograms
 
 
@@ -141,11 +150,13 @@ class OpenLedger(Ledger):
         return Similarity(self, LazyMiniLM())
 
     @property
-    def machine(self) -> LedgerMachine:
-        """What verbs reach beside the ledger: folders, containers, git."""
+    def machine(self) -> LedgerMachine | NoMachine:
+        """What verbs reach beside the ledger: folders, containers, git. They are in reach of its owner alone."""
         from weft.surfaces.cli.user_files import trust_store
-        from weft.surfaces.cli.work.sandbox_access import LedgerMachine
+        from weft.surfaces.cli.work.sandbox_access import LedgerMachine, NoMachine
 
+        if not (self.authority.is_local and self.authority.allows(MACHINE_RIGHT)):
+            return NoMachine(self.authority)
         return LedgerMachine(self, trust_store())
 
     def _through(self, store: Store, writer: LedgerWriter) -> Self:

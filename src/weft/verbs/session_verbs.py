@@ -351,6 +351,7 @@ def _log_entries(ledger: Ledger, session: str) -> Iterator[dict[str, Any]]:
 
 def _write_log(ledger: Ledger, session: str) -> WrittenLog:
     """The log as it is now, in place of the one that was written before."""
+    ledger.authority.ensure_allowed("resource:change")  # it lies outside of the ledger, which asks for nothing then
     from weft.exchange.exporters.export import export
     from weft.programs import Programs
     from weft.programs.program_writer import ensure_vouched
@@ -437,6 +438,7 @@ def session_unify(
     docs/branches.md#one-session-out-of-two.
     """
     if undo:
+        ledger.authority.ensure_allowed("turn:merge")  # the ledger asks for what is done to each of the sessions
         return ledger.merges.separate(session)
     assert into is not None, "the check asks for it"
     return ledger.merges.unify(session, into=into, summary=summary, key=retry_key)

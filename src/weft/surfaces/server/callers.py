@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
 
-from weft.kernel.authority import Authority
+from weft.kernel.authority import MACHINE_RIGHT, Authority
 from weft.kernel.errors import TokenRefused
 from weft.surfaces.server.problems import Refusal
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from weft.runtime.ledger_port import Executor
 
 Headers = Mapping[str, str]
-MACHINE_RIGHT = "weft:machine"
 LOOK_SECONDS = 0.5
 """So old an answer of `still_counts` may be: with the second after which streams ask, they end in time."""
 FORGET_SECONDS = 10.0

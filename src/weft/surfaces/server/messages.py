@@ -21,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta, Struct
 
-from weft.kernel.authority import Layer, Rights
+from weft.kernel.authority import MACHINE_RIGHT, Layer, Rights
 from weft.kernel.enums import FileKind, MessageRole
 from weft.kernel.errors import InvalidInput, NotFound, WeftError
 from weft.ledger.api import (
@@ -45,7 +45,6 @@ from weft.runtime.assembly.configuration_layers import MessageOverrides, parse_o
 from weft.runtime.replies import load_reply
 from weft.surfaces.cli.work.broker_call import MAX_FILE_BYTES, attached_part, priced, receipt_fields, reply_fields
 from weft.surfaces.server.application import Endpoint, Served, json_response
-from weft.surfaces.server.callers import MACHINE_RIGHT
 from weft.surfaces.server.event_streams import (
     LAST_ID_HEADER,
     EventStreams,

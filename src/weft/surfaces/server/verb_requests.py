@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta, ValidationError
 from msgspec.structs import replace
 
-from weft.kernel.authority import Authority
-from weft.surfaces.server.callers import MACHINE_RIGHT
+from weft.surfaces.cli.work.sandbox_access import NoMachine
 from weft.surfaces.server.problems import Refusal
 from weft.surfaces.server.route_table import MOST_PAGE, RETRY_PARAMETER, is_paged
 from weft.surfaces.wire.forms import form
@@ -194,13 +193,3 @@ def _beside(listing: Listing[Any]) -> dict[str, Any]:
     """What a page tells beside its records."""
     names = [name for name in listing.__struct_fields__ if name not in ("items", "next")]
     return {name: form(getattr(listing, name)) for name in names}
-
-
-class NoMachine:
-    """In place of the folders and containers of the machine, for whoever is not its owner."""
-
-    def __init__(self, authority: Authority) -> None:
-        self._authority = authority
-
-    def __getattr__(self, name: str) -> Any:
-        raise self._authority.refusal(MACHINE_RIGHT, "reach the files of this machine", "its owner can")

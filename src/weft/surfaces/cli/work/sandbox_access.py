@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
-from weft.kernel.authority import LOCAL
+from weft.kernel.authority import LOCAL, MACHINE_RIGHT, Authority
 from weft.kernel.enums import ResourceCapability, ResourceKind
 from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted, Unsupported, quoted
 from weft.kernel.typed_names import Site, shell_word
@@ -631,3 +631,13 @@ class LedgerMachine:
 
     def self_running(self, changes: Iterable[ChangedPath], places: Iterable[str]) -> dict[str, str]:
         return self_running_changes(changes, places)
+
+
+class NoMachine:
+    """In place of the folders and containers of the machine, for whoever is not its owner."""
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._authority.refusal(MACHINE_RIGHT, "reach the files of this machine", "its owner can")
