@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.sizes import share
 from weft.kernel.errors import LimitExceeded
 from weft.programs.program_records import problems_with
 
@@ -45,7 +46,7 @@ SCHEMAS: dict[str, tuple[Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("name", share(list(SCHEMAS), test=2))
 def test_no_schema_takes_a_validator_for_ever(name: str) -> None:
     schema, value = SCHEMAS[name]
     began = time.process_time()

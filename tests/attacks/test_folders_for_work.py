@@ -17,6 +17,7 @@ from tests.runtime.inference.asking import CANARY
 from tests.runtime.sandbox.repositories import make_repository, person_git
 from tests.runtime.scripted import Script, chat, chat_saying
 from tests.sandbox import machine_sandbox
+from tests.sizes import share
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from tests.surfaces.test_cli_broker import beside, serve_until_empty, stock
@@ -200,7 +201,7 @@ DESTROYING = {
 }
 
 
-@pytest.mark.parametrize("how", DESTROYING)
+@pytest.mark.parametrize("how", share(list(DESTROYING), test=3))
 def test_what_an_unasked_command_destroys_undo_gives_back(weft: Shell, project: Path, how: str) -> None:
     before, files = state_of(project), every_file(project)
     assert begin(weft, running(DESTROYING[how])) == []
@@ -437,7 +438,10 @@ IGNORED = (
 )
 
 
-@pytest.mark.parametrize(("command", "path"), IGNORED, ids=[path for _, path in IGNORED])
+NAMED = share(IGNORED, test=3)
+
+
+@pytest.mark.parametrize(("command", "path"), NAMED, ids=[path for _, path in NAMED])
 def test_what_runs_by_itself_is_named_also_where_rules_that_the_command_wrote_ignore_it(
     weft: Shell, project: Path, command: str, path: str
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.test_folders_for_work import _machine, begin, calling, folder, project, running, weft
+from tests.sizes import share
 from tests.surfaces.shell import Shell
 from weft.runtime.sandbox.sandbox_plan import own_installation
 
@@ -39,7 +40,7 @@ def contents(environment: Path) -> dict[str, str]:
     return {str(path.relative_to(environment)): path.read_text() for path in environment.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", share(COMMANDS, test=2))
 def test_no_command_changes_what_weft_loads(weft: Shell, environment: Path, command: str) -> None:
     before = contents(environment)
     assert begin(weft, running(command)) == []

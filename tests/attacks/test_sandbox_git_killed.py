@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from msgspec import structs
 
 from tests.attacks.git_person import NESTED, KilledAgent, Person
 from tests.runtime.sandbox.repositories import agent_runs, make_repository, person_git
+from tests.sizes import share
 from weft.kernel.errors import StoreFailed
 from weft.runtime.sandbox import leftovers
 from weft.runtime.sandbox.git_settings import GitLeftovers
@@ -63,9 +65,13 @@ def with_another_in_its_place(repository: Path) -> Path:
     return place
 
 
+MOVES = (renamed, moved_with_the_folder_above, with_another_in_its_place)
+
+
 @pytest.mark.slow("starts a process that is killed")
-@pytest.mark.parametrize("move", [renamed, moved_with_the_folder_above, with_another_in_its_place])
-@pytest.mark.parametrize("follows", ["in it", "in a folder of it", "above it"])
+@pytest.mark.parametrize(
+    ("move", "follows"), share(list(product(MOVES, ("in it", "in a folder of it", "above it"))), test=2)
+)
 def test_what_a_killed_command_left_is_taken_away_in_a_workspace_of_another_name(
     killed: KilledAgent, move: Callable[[Path], Path], follows: str
 ) -> None:

@@ -21,6 +21,7 @@ from tests.attacks.test_folders_for_work import (
     weft,  # noqa: F401 - a fixture
 )
 from tests.runtime.sandbox.repositories import agent_runs, bind_at, make_repository
+from tests.sizes import share
 from tests.surfaces.shell import Shell
 
 ON_DISK = True  # no sandbox takes a workspace in memory
@@ -38,7 +39,7 @@ def special_files(place: Path) -> list[str]:
     return [str(path) for path in paths if stat.S_ISFIFO(path.lstat().st_mode) or stat.S_ISSOCK(path.lstat().st_mode)]
 
 
-@pytest.mark.parametrize("what", PIPES)
+@pytest.mark.parametrize("what", share(list(PIPES), test=2))
 def test_a_turn_that_left_pipes_for_git_is_taken_back(weft: Shell, project: Path, what: str) -> None:  # noqa: F811
     before = state_of(project)
     assert begin(weft, running(PIPES[what])) == []

@@ -21,6 +21,7 @@ from tests.attacks.test_folders_for_work import (
 from tests.attacks.test_machine_names import CANARY, with_home
 from tests.runtime.scripted import chat
 from tests.sandbox import UNPROTECTED
+from tests.sizes import share
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from weft.kernel.errors import WeftError
@@ -88,7 +89,7 @@ LEADING = {
 }
 
 
-@pytest.mark.parametrize("what", LEADING)
+@pytest.mark.parametrize("what", share(list(LEADING), test=2))
 def test_no_turn_works_in_what_an_agent_led_its_workspace_to(
     weft: Shell,  # noqa: F811
     project: Path,  # noqa: F811

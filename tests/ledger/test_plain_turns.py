@@ -240,7 +240,7 @@ EVERYTHING = [(name, pick) for pick in (0, 1, 2, 3, 4, 5, 7) for name in dict.fr
 @pytest.mark.slow("reads all contexts six times after each of sixteen steps")
 def test_both_ways_tell_the_same_of_everything(ledger: Ledger) -> None:
     tell(ledger, EVERYTHING[:16])
-    places = places_in(ledger)
+    places = share(places_in(ledger), test=12)
     forge(ledger, 11)
     assert_same(ledger, places, warm=False)
 

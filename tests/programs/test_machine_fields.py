@@ -12,6 +12,7 @@ from msgspec import structs
 
 import weft
 from tests.ledger.histories import copy_in_memory, exported, import_into
+from tests.sizes import share
 from weft.kernel.authority import LOCAL, Authority, Principal, PrincipalKind, rights
 from weft.kernel.clock import FixedClock
 from weft.kernel.errors import NotAllowed, NotApplicable, NotFound, WeftError
@@ -268,7 +269,7 @@ def refusal(attempt: Callable[[], Any]) -> WeftError | None:
 
 
 @pytest.mark.slow("all fields of a kind, each in five ways as six principals")
-@pytest.mark.parametrize("kind", ROWS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", share(ROWS, test=4), ids=lambda kind: kind.name)
 def test_what_names_the_machine_is_set_by_the_owner_alone(ledger: Ledger, kind: KindRow) -> None:
     own = f"own-{kind.name}"
     before = exported(ledger)
@@ -283,7 +284,7 @@ def test_what_names_the_machine_is_set_by_the_owner_alone(ledger: Ledger, kind: 
     assert exported(ledger) == before
 
 
-@pytest.mark.parametrize("kind", ROWS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", share(ROWS, test=4), ids=lambda kind: kind.name)
 def test_what_names_nothing_of_the_machine_is_refused_to_nobody_for_that(ledger: Ledger, kind: KindRow) -> None:
     for place in sorted({*EXAMPLES[kind.name], *COMMON}):
         if named(kind, place):

@@ -277,8 +277,7 @@ def _become_program(
     sys.stdout = _stream(1, "w", "strict")
     sys.stderr = _stream(2, "w", "backslashreplace")
     if module is not None:
-        import_module(module).main(*arguments)
-        _exit(0)
+        _exit(import_module(module).main(*arguments) or 0)
     sys.argv = [str(ROOT / "src" / "weft" / "surfaces" / "cli" / "__main__.py"), *arguments]
     _exit(main())
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 import sys
 
 
-def main(script: str, *arguments: str) -> None:
+def main(script: str, *arguments: str) -> int:
+    """Its exit code, where it exits by a number."""
     sys.argv = ["-c", *arguments]
-    exec(script, {"__name__": "__main__"})
+    try:
+        exec(script, {"__name__": "__main__"})
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0

@@ -22,7 +22,7 @@ from tests.surfaces.forking import Forked, shared_forker
 from weft.surfaces.cli.main import run
 
 PROGRAM = [sys.executable, "-m", "weft.surfaces.cli"]
-PATIENT = "from weft.surfaces.cli import main, progress; progress.PATIENCE = 3600; main.main()"
+PATIENT = "import sys; from weft.surfaces.cli import main, progress; progress.PATIENCE = 3600; sys.exit(main.main())"
 """A script of the same without bars, however slow the machine is: for tests of every byte that a terminal is sent."""
 ID = r"[0-9A-HJKMNP-TV-Z]"
 

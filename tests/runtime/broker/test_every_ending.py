@@ -17,6 +17,7 @@ from tests.runtime.broker.test_compacting_brokers import TOO_LONG, words_of
 from tests.runtime.broker.test_endings import Body, EndingBench, Use, done, run, whole_answer
 from tests.runtime.inference.strict_providers import StrictServer, stream_of
 from tests.runtime.scripted import CLOSE, GOOGLE, STREAM_HEAD, Script, answer, events
+from tests.sizes import share
 from weft.kernel.errors import (
     ContextTooLong,
     CredentialRefused,
@@ -317,7 +318,7 @@ def forms_of_sending(ending: str) -> tuple[bool, ...]:
 CELLS = [pair for pair in product(ENDINGS, Dialect) if pair not in NOT_THERE]
 
 
-@pytest.mark.parametrize(("ending", "dialect"), CELLS)
+@pytest.mark.parametrize(("ending", "dialect"), share(CELLS, test=30))
 def test_every_ending_in_every_form(path: Path, ending: str, dialect: Dialect) -> None:
     waits: list[float] = []
 

@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from benchmarks.caching_provider import CachingProvider, anthropic_blocks
 from tests.runtime.broker.test_gated_calls import Gated
 from tests.runtime.inference.asking import model, person, provider
 from tests.runtime.scripted import GOOGLE, MESSAGE, RESPONSES, Script, Scripted, answer, chat_saying, failure, scripted
+from tests.sizes import share
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import Decision
 from weft.kernel.events import ModelRequest, ModelResponse
@@ -219,16 +221,16 @@ def ensure_fork_is_read(agent: CachedAgent, forked: int, parents: int) -> None:
     assert fork.read >= LEAST_SHARE * parent.tokens
 
 
-@pytest.mark.parametrize("steps", FORKED.values(), ids=FORKED)
-@pytest.mark.parametrize("is_restarted", [False, True])
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    ("steps", "dialect", "is_restarted"), share(list(product(FORKED, DIALECTS, (False, True))), test=8)
+)
 def test_a_fork_begins_with_its_parents_prompt_also_behind_a_restart(
-    path: Path, dialect: Dialect, is_restarted: bool, steps: list[Calls]
+    path: Path, dialect: Dialect, is_restarted: bool, steps: str
 ) -> None:
     async def body(agent: CachedAgent) -> None:
         async with office(agent, path) as desk:
             await desk.send()
-            turn = await desk.send(*steps)
+            turn = await desk.send(*FORKED[steps])
             parents = len(agent.caches.counts) - 1
             await desk.ledger.fork(turn, label="fork")
             if not is_restarted:

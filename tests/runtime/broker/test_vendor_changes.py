@@ -22,6 +22,7 @@ from tests.runtime.inference.asking import person, provider
 from tests.runtime.inference.strict_providers import StrictServer
 from tests.runtime.inference.test_recorded_exchanges import KINDS
 from tests.runtime.scripted import Script, Scripted, scripted
+from tests.sizes import share
 from weft.runtime.broker.broker import OutgoingMessage, send
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import Dialect, ModelParameters, ModelSettings, RetryPolicy
@@ -107,7 +108,7 @@ async def talk(path: Path, dialects: Sequence[Dialect], *, streamed: bool) -> di
         return vendors
 
 
-@pytest.mark.parametrize(("pair", "streamed"), list(product(permutations(Dialect, 2), (False, True))))
+@pytest.mark.parametrize(("pair", "streamed"), share(list(product(permutations(Dialect, 2), (False, True))), test=8))
 def test_a_session_goes_to_another_vendor_and_comes_back(
     path: Path, pair: tuple[Dialect, Dialect], streamed: bool
 ) -> None:

@@ -179,7 +179,7 @@ def with_our_ids(theirs: RecordedFacts, ours: RecordedFacts) -> RecordedFacts:
 PLAYED = [name for name in recording_names() if recorded_answers(name)]
 
 
-@pytest.mark.parametrize(("name", "streamed"), share(list(product(PLAYED, (False, True))), test=54))
+@pytest.mark.parametrize(("name", "streamed"), share(list(product(PLAYED, (False, True))), test=18))
 def test_a_recorded_exchange_is_recorded_exactly_and_goes_on(path: Path, name: str, streamed: bool) -> None:
     answers = recorded_answers(name)
     exchange = Exchange(answers)

@@ -12,6 +12,7 @@ from tests.runtime.inference.asking import ask, model, provider
 from tests.runtime.inference.strict_providers import stream_of
 from tests.runtime.inference.test_recorded_exchanges import KINDS, PLAIN
 from tests.runtime.scripted import CLOSE, STREAM_HEAD, Script, answer, events
+from tests.sizes import share
 from weft.kernel.errors import (
     ContextTooLong,
     CredentialRefused,
@@ -49,27 +50,27 @@ def well(dialect: Dialect, *, is_streamed: bool) -> Script:
     return [STREAM_HEAD, *events(*stream_of(dialect, whole)), CLOSE] if is_streamed else answer(200, whole)
 
 
-@pytest.mark.parametrize(("dialect", "streamed"), FORMS)
-@pytest.mark.parametrize(
-    ("status", "kind", "words", "is_tried_again"),
-    [
-        (400, RequestRefused, "messages: roles must alternate", False),
-        (400, ContextTooLong, "prompt is too long: 210000 tokens > 200000 maximum", False),
-        (401, CredentialRefused, "invalid x-api-key", False),
-        (403, CredentialRefused, "no permission", False),
-        (404, ModelUnknown, "model: m-1", False),
-        (408, ProviderFailed, "timed out", True),
-        (409, ProviderFailed, "conflict", True),
-        (413, RequestRefused, "the body has too many bytes", False),
-        (429, RateLimited, "slow down", True),
-        (500, ProviderFailed, "oops", True),
-        (503, ProviderFailed, "not now", True),
-        (529, ProviderFailed, "Overloaded", True),
-    ],
-)
+STATUSES = [
+    (400, RequestRefused, "messages: roles must alternate", False),
+    (400, ContextTooLong, "prompt is too long: 210000 tokens > 200000 maximum", False),
+    (401, CredentialRefused, "invalid x-api-key", False),
+    (403, CredentialRefused, "no permission", False),
+    (404, ModelUnknown, "model: m-1", False),
+    (408, ProviderFailed, "timed out", True),
+    (409, ProviderFailed, "conflict", True),
+    (413, RequestRefused, "the body has too many bytes", False),
+    (429, RateLimited, "slow down", True),
+    (500, ProviderFailed, "oops", True),
+    (503, ProviderFailed, "not now", True),
+    (529, ProviderFailed, "Overloaded", True),
+]
+
+
+@pytest.mark.parametrize(("refused", "form"), share(list(product(STATUSES, FORMS)), test=32))
 def test_a_status_says_who_must_act_in_the_words_of_the_provider(
-    dialect: Dialect, streamed: bool, status: int, kind: type[OutsideError], words: str, is_tried_again: bool
+    refused: tuple[int, type[OutsideError], str, bool], form: tuple[Dialect, bool]
 ) -> None:
+    (status, kind, words, is_tried_again), (dialect, streamed) = refused, form
     scripts = (refusal(dialect, status, words), well(dialect, is_streamed=streamed))
     once = ask(*scripts, make=at(dialect), stream=streamed)
     assert type(once.error) is kind
