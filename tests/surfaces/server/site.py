@@ -13,6 +13,7 @@ from msgspec import Struct
 
 import weft
 from weft.aio.crossing import Pool
+from weft.aio.open_ledger import SharedInference
 from weft.kernel.authority import Layer, Principal, PrincipalKind, Rights
 from weft.ledger.api import Ledger
 from weft.runtime.egress.context_tokens import RootKey, TokenContent, read, sign
@@ -21,6 +22,7 @@ from weft.surfaces.server.application import Application, Served
 from weft.surfaces.server.callers import Caller, Callers
 from weft.surfaces.server.event_streams import EventStreams, event_endpoints
 from weft.surfaces.server.guards import HostGuard
+from weft.surfaces.server.mcp_endpoint import mcp_endpoints
 from weft.surfaces.server.messages import message_endpoints
 
 T = TypeVar("T")
@@ -33,7 +35,7 @@ SOON_MS = 1_000_000
 class Site:
     """A served ledger. Its requests are answered one after the other."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, mcp_writes: Sequence[str] = ()) -> None:
         self.ledger, self.pool = ledger, Pool(2)
         self.now_ms, self.revoked, self.notes, self.looks = 0, set[str](), list[str](), 0
         self.served = Served(
@@ -45,7 +47,11 @@ class Site:
             note=self.notes.append,
         )
         self.streams = EventStreams(self.served)
-        endpoints = [*message_endpoints(self.served, self.streams), *event_endpoints(self.served, self.streams)]
+        endpoints = [
+            *message_endpoints(self.served, self.streams),
+            *event_endpoints(self.served, self.streams),
+            *mcp_endpoints(self.served, SharedInference(None), mcp_writes),
+        ]
         self.application = Application(self.served, endpoints)
         self._runner = asyncio.Runner()
 
@@ -160,9 +166,9 @@ class Answered(Struct, frozen=True):
 
 
 @contextmanager
-def open_site(path: str = ":memory:") -> Iterator[Site]:
+def open_site(path: str = ":memory:", mcp_writes: Sequence[str] = ()) -> Iterator[Site]:
     with weft.open(path, variable=None) as ledger:
-        site = Site(ledger)
+        site = Site(ledger, mcp_writes)
         try:
             yield site
         finally:

@@ -470,16 +470,17 @@ def _answer_approved(call: Call, name: str, tools: tuple[Any, ...], words: str) 
 WRITING_TOOLS = ("fork", "send")
 
 
-def _writing_tools(writes: tuple[str, ...]) -> tuple[str, ...]:
+def writing_tools(writes: tuple[str, ...], option: str = "--allow-writes") -> tuple[str, ...]:
+    """The tools that write, as they were named."""
     named = tuple(dict.fromkeys(word.strip() for words in writes for word in words.split(",")))
     if unknown := [word for word in named if word not in WRITING_TOOLS]:
-        raise click.UsageError(f"--allow-writes {unknown[0]!r}: the tools that write are {', '.join(WRITING_TOOLS)}")
+        raise click.UsageError(f"{option} {unknown[0]!r}: the tools that write are {', '.join(WRITING_TOOLS)}")
     return named
 
 
 def _serve(call: Call, writes: tuple[str, ...], sessions: tuple[str, ...]) -> int:
     """The library of the protocol is loaded here alone."""
-    writing, server = _writing_tools(writes), _loaded_server()
+    writing, server = writing_tools(writes), _loaded_server()
     with call.writing() if writing else call.reading() as ledger:
         acting = ledger.acting_as(server.caller_authority(ledger.authority, writing, sessions))
         asyncio.run(_served(call, server, acting, writing))
@@ -572,7 +573,7 @@ def _serving_words(call: Call, options: dict[str, Any]) -> list[str]:
             raise InvalidInput("the address of the ledger may hold a password", "set WEFT_LEDGER where the tool runs")
         is_file = "://" not in call.ledger
         words = ["--ledger", os.path.abspath(os.path.expanduser(call.ledger)) if is_file else call.ledger, *words]
-    if named := _writing_tools(options["writes"]):
+    if named := writing_tools(options["writes"]):
         words += ["--allow-writes", ",".join(named)]
     for session in options["sessions"]:
         words += ["--session", session]

@@ -30,24 +30,33 @@ MOST_PORT = 65535
     help="Listen on this port of this machine; 0 is any free one. Default: 8420.",
 )
 @click.option("--no-broker", is_flag=True, help="Answer requests alone; a broker elsewhere answers messages.")
-def serve_command(call: Call, port: int, no_broker: bool) -> None:
+@click.option(
+    "--mcp-writes",
+    multiple=True,
+    metavar="TOOL,...",
+    help="Offer these tools at /mcp, too: fork, send. Without it the tools only read.",
+)
+def serve_command(call: Call, port: int, no_broker: bool, mcp_writes: tuple[str, ...]) -> None:
     """Serve this ledger over HTTP until stopped.
 
     It listens on this machine alone, at http://127.0.0.1:8420. Requests need a credential: `weft token create` makes a
-    token. /openapi.json describes every route; docs/http.md tells how to use them. Messages are answered in the same
-    process, as `weft broker` does.
+    token. /openapi.json describes every route; docs/http.md tells how to use them. At /mcp it is an MCP server.
+    Messages are answered in the same process, as `weft broker` does.
 
     SIGTERM or Ctrl-C lets it finish what runs; a second one leaves turns to other brokers.
 
     One line says that it is ready.
     """
+    from weft.surfaces.cli.programs.mcp_servers import writing_tools
+
     call.ensure_owner("serve")
     _ensure_installed()
+    tools = writing_tools(mcp_writes, "--mcp-writes")
     from weft.surfaces.server.serving import bound_socket
 
     taken = bound_socket(port)
     try:
-        with_broker(call, lambda access: _serve(call, access, taken, has_broker=not no_broker))
+        with_broker(call, lambda access: _serve(call, access, taken, tools, has_broker=not no_broker))
     finally:
         taken.close()
 
@@ -66,16 +75,24 @@ def _ensure_installed() -> None:
     del httptools, starlette, uvicorn
 
 
-async def _serve(call: Call, access: BrokerAccess, taken: Any, *, has_broker: bool) -> None:
+async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str, ...], *, has_broker: bool) -> None:
+    from weft.aio.open_ledger import SharedInference
     from weft.surfaces.server.application import Application
     from weft.surfaces.server.event_streams import EventStreams, event_endpoints
+    from weft.surfaces.server.mcp_endpoint import mcp_endpoints
     from weft.surfaces.server.messages import message_endpoints
     from weft.surfaces.server.serving import LOOPBACK, Serving
 
     port = taken.getsockname()[1]
     served = served_ledger(call, access, port)
     streams = EventStreams(served)
-    application = Application(served, [*message_endpoints(served, streams), *event_endpoints(served, streams)])
+    inference = SharedInference(os.environ.get)
+    endpoints = [
+        *message_endpoints(served, streams),
+        *event_endpoints(served, streams),
+        *mcp_endpoints(served, inference, tools),
+    ]
+    application = Application(served, endpoints)
     broker = await full_broker(call, access, CAPACITY_TURNS) if has_broker else None
     ready = ServerReady(ready=True, pid=os.getpid(), url=f"http://{LOOPBACK}:{port}", has_broker=has_broker)
 
@@ -83,7 +100,10 @@ async def _serve(call: Call, access: BrokerAccess, taken: Any, *, has_broker: bo
         call.answer(ready, [f"ready: {ready.url}"])
         sys.stdout.flush()
 
-    await Serving(application, taken, broker, call.note).run(show_ready)
+    try:
+        await Serving(application, taken, broker, call.note).run(show_ready)
+    finally:
+        await inference.close()
     call.note("stopped")
 
 
