@@ -126,9 +126,12 @@ def test_an_unknown_path_or_method_is_told(site: Site) -> None:
 def test_the_description_names_every_route_and_its_right(site: Site) -> None:
     described = site.ask("GET", "/openapi.json", token=None).json
     told = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
-    assert told == {(route.method, route.full_path) for route in ROUTES}
-    rights = {operation["x-right"] for methods in described["paths"].values() for operation in methods.values()}
-    assert rights == {route.right for route in ROUTES}
+    asked = [endpoint for endpoint in site.application.endpoints if endpoint.right is not None]
+    assert told == {(endpoint.method, endpoint.path) for endpoint in asked}
+    for endpoint in asked:
+        assert described["paths"][endpoint.path][endpoint.method.lower()]["x-right"] == endpoint.right
+    names = [operation["operationId"] for methods in described["paths"].values() for operation in methods.values()]
+    assert len(names) == len(set(names)) > len(ROUTES)
 
 
 def test_a_fault_of_the_server_tells_nothing_of_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,31 @@ class Served(Struct, frozen=True, kw_only=True):
     """Set once the server is to end: streams end then, and are resumed elsewhere."""
 
 
+class EndpointDetails(Struct, frozen=True, kw_only=True):
+    """What the description of the interface tells of an endpoint that calls no verb of the table."""
+
+    name: str
+    tag: str
+    summary: str
+    query: type[Struct] | None = None
+    body: type[Struct] | None = None
+    is_upload: bool = False
+    headers: dict[str, str] = {}
+    """Those that it takes, each with what it says."""
+    answer: Any = None
+    """The type of its JSON, or a schema."""
+    statuses: tuple[int, ...] = (200,)
+    is_stream: bool = False
+    """Whether it answers with events, too, where they are asked for."""
+    is_file: bool = False
+
+
+def page_schema(item: dict[str, Any], next: dict[str, Any]) -> dict[str, Any]:
+    """A page of records whose cursor is no text."""
+    properties = {"items": {"type": "array", "items": item}, "next": next}
+    return {"type": "object", "properties": properties, "required": ["items", "next"]}
+
+
 class Endpoint(Struct, frozen=True, kw_only=True):
     """What a path answers. One without a right is public; `names` are the parameters of its path."""
 
@@ -56,6 +81,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     path: str
     right: str | None
     handler: Callable[[Request, Caller | None, dict[str, str]], Awaitable[Response]]
+    details: EndpointDetails | None = None
 
 
 class Application:
@@ -64,7 +90,7 @@ class Application:
     def __init__(self, served: Served, more: Iterable[Endpoint] = ()) -> None:
         self._served = served
         self._paths = PathTree()
-        self.endpoints = [*(_verb_endpoint(served, route) for route in ROUTES), *_public(served), *more]
+        self.endpoints = [*(_verb_endpoint(served, route) for route in ROUTES), *_public(served, self.described), *more]
         for endpoint in self.endpoints:
             self._paths.add(endpoint)
 
@@ -82,6 +108,12 @@ class Application:
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
         await response(scope, receive, send)
+
+    def described(self) -> bytes:
+        """The OpenAPI description of all endpoints."""
+        from weft.surfaces.server.openapi import description
+
+        return document(description(self.endpoints)).encode()
 
     def end_streams(self) -> None:
         self._served.ending.set()
@@ -209,14 +241,12 @@ def json_response(request: Request, value: Any, status: int = 200, *, media_type
 # --- What anybody may ask.
 
 
-def _public(served: Served) -> list[Endpoint]:
+def _public(served: Served, describe: Callable[[], bytes]) -> list[Endpoint]:
     described: list[bytes] = []
 
     async def openapi(request: Request, _: Caller | None, __: dict[str, str]) -> Response:
         if not described:
-            from weft.surfaces.server.openapi import description
-
-            described.append(await served.crossing.run(lambda: document(description()).encode()))
+            described.append(await served.crossing.run(describe))
         return Response(described[0], media_type="application/json")
 
     async def health(request: Request, _: Caller | None, __: dict[str, str]) -> Response:

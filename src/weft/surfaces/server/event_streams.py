@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from weft.aio.ledger import AsyncLedger
@@ -22,7 +22,7 @@ from weft.chat.room_stream import RoomFollowingEnded, RoomItem, follow_room
 from weft.kernel.errors import InvalidInput, NotAllowed, NotFound, StoreError
 from weft.ledger.api import Ledger, RoomFeed, Runs, SessionStream, StoredEvent, StreamItem, store_of
 from weft.runtime.answer_streams import EVERY_SESSION, follow, hub_of
-from weft.surfaces.server.application import Endpoint, Served, json_response
+from weft.surfaces.server.application import Endpoint, EndpointDetails, Served, json_response, page_schema
 from weft.surfaces.server.problems import Refusal
 from weft.surfaces.server.route_table import BASE
 from weft.surfaces.wire.forms import document, form
@@ -408,22 +408,44 @@ def _sent_change(event: StoredEvent) -> bytes:
     return sent_event("event", form(event), str(event.n))
 
 
+class EventsQuestion(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens, as events where `Accept: text/event-stream` asks for them, until the client leaves. Any other one
+    is answered the next items that there are, and in `next` behind which position to go on. Without a position a
+    session begins with the turn that is under way, anything else with what comes next; 0 is the beginning."""
+
+    after: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=MOST_PAGE_ITEMS)] = PAGE_ITEMS
+
+
 def event_endpoints(served: Served, streams: EventStreams) -> list[Endpoint]:
     """Streams that are followed. Without `Accept: text/event-stream` each is answered as a page."""
+    items = page_schema({"type": "object"}, {"type": "string"})
 
-    def endpoint(path: str, right: str, name: str, follow_up: Any) -> Endpoint:
+    def endpoint(path: str, right: str, path_name: str, follow_up: Any, **details: Any) -> Endpoint:
         async def handle(request: Request, caller: Caller | None, names: dict[str, str]) -> Response:
             assert caller is not None
             page = asked_page(request)
-            followed = await follow_up(served, caller, names.get(name, ""), page)
+            followed = await follow_up(served, caller, names.get(path_name, ""), page)
             if wants_stream(request):
                 return streams.response(caller, followed.events(), followed.may_still_read)
             return json_response(request, await followed.page(page.limit))
 
-        return Endpoint(method="GET", path=BASE + path, right=right, handler=handle)
+        told = EndpointDetails(
+            tag="events",
+            query=EventsQuestion,
+            answer=items,
+            is_stream=True,
+            headers={LAST_ID_HEADER: "Go on behind this item; it goes before `after`."},
+            **details,
+        )
+        return Endpoint(method="GET", path=BASE + path, right=right, handler=handle, details=told)
 
+    session, room, everything = "What happens in a session.", "What happens in a room.", "Every event of the ledger."
     return [
-        endpoint("/sessions/{session}/events", "session:read", "session", session_events),
-        endpoint("/rooms/{room}/events", "room:read", "room", room_events),
-        endpoint("/events", "ledger:read", "", ledger_events),
-    ]
+        endpoint(
+            "/sessions/{session}/events", "session:read", "session", session_events,
+            name="session_events", summary=session,
+        ),
+        endpoint("/rooms/{room}/events", "room:read", "room", room_events, name="room_events", summary=room),
+        endpoint("/events", "ledger:read", "", ledger_events, name="ledger_events", summary=everything),
+    ]  # fmt: skip

@@ -26,6 +26,7 @@ from weft.kernel.enums import FileKind, MessageRole
 from weft.kernel.errors import InvalidInput, NotFound, WeftError
 from weft.ledger.api import (
     Admission,
+    InboxMessage,
     Ledger,
     MessageAdded,
     MessageSettled,
@@ -44,7 +45,7 @@ from weft.runtime.answer_streams import follow
 from weft.runtime.assembly.configuration_layers import MessageOverrides, parse_overrides
 from weft.runtime.replies import load_reply
 from weft.surfaces.cli.work.broker_call import MAX_FILE_BYTES, attached_part, priced, receipt_fields, reply_fields
-from weft.surfaces.server.application import Endpoint, Served, json_response
+from weft.surfaces.server.application import Endpoint, EndpointDetails, Served, json_response, page_schema
 from weft.surfaces.server.event_streams import (
     LAST_ID_HEADER,
     EventStreams,
@@ -449,20 +450,62 @@ class MessageEndpoints:
         self._served, self._streams, self._run = served, streams, served.crossing.run
 
     def listed(self) -> list[Endpoint]:
+        def endpoint(method: str, path: str, right: str, handler: Any, **details: Any) -> Endpoint:
+            told = EndpointDetails(tag="messages", **details)
+            return Endpoint(method=method, path=BASE + path, right=right, handler=handler, details=told)
+
+        sent: dict[str, Any] = {"answer": SentMessage, "statuses": (200, 202), "is_stream": True}
+        sent["headers"] = {
+            RETRY_HEADER: "A retry with the same key has no further effect.",
+            "prefer": "`wait=SECONDS`: the answer, where it comes in time.",
+            LAST_ID_HEADER: "Of events: go on behind this one.",
+        }
         retried = self._resent(lambda ledger, names, key: ledger.inbox.retry(names["rev"], key=key))
         again = self._resent(lambda ledger, names, key: ledger.inbox.send_again(names["message"], key=key))
+        attachments = "/messages/{message}/attachments"
         return [
-            _endpoint("POST", "/messages", SEND_RIGHT, self._send),
-            _endpoint("POST", "/attachments", "content:put", self._attach),
-            _endpoint("GET", "/messages/{message}/attachments", "session:read", self._acting(_attached)),
-            _endpoint("GET", "/messages/{message}/attachments/{number}", "session:read", self._fetch),
-            _endpoint("GET", "/inbox", "session:read", self._acting(partial(_listed, self._served.ledger))),
-            _endpoint("GET", "/inbox/{message}", "session:read", self._acting(_shown)),
-            _endpoint("DELETE", "/inbox/{message}", SEND_RIGHT, self._acting(_cancelled)),
-            _endpoint("POST", "/inbox/{message}/retries", SEND_RIGHT, again),
-            _endpoint("POST", "/turns/{rev}/retries", SEND_RIGHT, retried),
-            _endpoint("POST", "/sessions/{session}/interrupt", SEND_RIGHT, self._acting(_interrupted)),
-        ]
+            endpoint(
+                "POST", "/messages", SEND_RIGHT, self._send,
+                name="send", summary="Send a message.", body=SentText, **sent,
+            ),
+            endpoint(
+                "POST", "/attachments", "content:put", self._attach,
+                name="attach", summary="Upload a text file or an image that a message will carry.",
+                query=AttachedName, is_upload=True, answer=_UPLOADED, statuses=(201,),
+            ),
+            endpoint(
+                "GET", attachments, "session:read", self._acting(_attached),
+                name="attachments", summary="List the files that a message carries.", answer=_FILES,
+            ),
+            endpoint(
+                "GET", attachments + "/{number}", "session:read", self._fetch,
+                name="attachment", summary="Fetch a file that a message carries.", is_file=True,
+            ),
+            endpoint(
+                "GET", "/inbox", "session:read", self._acting(partial(_listed, self._served.ledger)),
+                name="inbox", summary="List messages of inboxes.", query=InboxQuestion, answer=_MESSAGES,
+            ),
+            endpoint(
+                "GET", "/inbox/{message}", "session:read", self._acting(_shown),
+                name="inbox_message", summary="Show a message, and what became of it.", answer=InboxMessage,
+            ),
+            endpoint(
+                "DELETE", "/inbox/{message}", SEND_RIGHT, self._acting(_cancelled),
+                name="inbox_cancel", summary="Take back a message that waits.", answer=InboxMessage,
+            ),
+            endpoint(
+                "POST", "/inbox/{message}/retries", SEND_RIGHT, again,
+                name="inbox_send_again", summary="Send a dead message again.", **sent,
+            ),
+            endpoint(
+                "POST", "/turns/{rev}/retries", SEND_RIGHT, retried,
+                name="turn_retry", summary="Try a failed turn again.", **sent,
+            ),
+            endpoint(
+                "POST", "/sessions/{session}/interrupt", SEND_RIGHT, self._acting(_interrupted),
+                name="interrupt", summary="Interrupt the turn that runs in a session.", answer=InterruptedTurn,
+            ),
+        ]  # fmt: skip
 
     def _ledger(self, caller: Caller | None) -> Ledger:
         assert caller is not None
@@ -536,10 +579,6 @@ def message_endpoints(served: Served, streams: EventStreams) -> list[Endpoint]:
     return MessageEndpoints(served, streams).listed()
 
 
-def _endpoint(method: str, path: str, right: str, handler: Any) -> Endpoint:
-    return Endpoint(method=method, path=BASE + path, right=right, handler=handler)
-
-
 def _may_read(ensure_readable: Callable[[], None]) -> bool:
     with suppress(NotFound):
         ensure_readable()
@@ -548,6 +587,29 @@ def _may_read(ensure_readable: Callable[[], None]) -> bool:
 
 
 BINARY = "application/octet-stream"
+_UPLOADED = {
+    "type": "object",
+    "properties": {"id": {"type": "string"}, "name": {"type": "string"}, "size": {"type": "integer"}},
+    "required": ["id", "name", "size"],
+}
+_FILE = {
+    "type": "object",
+    "properties": {
+        "number": {"type": "integer"},
+        "name": {"type": "string"},
+        "media_type": {"type": "string"},
+        "size": {"type": "integer"},
+    },
+    "required": ["number", "name", "media_type", "size"],
+}
+_FILES = page_schema(_FILE, {"type": "null"})
+_MESSAGES = page_schema({"type": "object", "required": ["id", "session", "state"]}, {"type": ["integer", "null"]})
+
+
+class AttachedName(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an uploaded file is called."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=MOST_NAME_LETTERS)]
 
 
 def _attached(ledger: Ledger, _: Request, names: dict[str, str]) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from importlib.metadata import version
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct, UnsetType
@@ -24,18 +24,26 @@ from weft.surfaces.wire.forms import BEYOND_FIELDS, FLAT, HIDDEN, is_time
 from weft.verbs.answers import Answer, Listing
 from weft.verbs.declaration import names_for_types
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from weft.surfaces.server.application import Endpoint, EndpointDetails
+
 REF = "#/components/schemas/{name}"
 Schema = dict[str, Any]
 
 
-def description() -> Schema:
-    """The whole document."""
+def description(endpoints: Iterable[Endpoint] = ()) -> Schema:
+    """The whole document: of all routes, and of those of the endpoints that say what they are."""
     operations, schemas = [_Operation(route) for route in ROUTES], AnswerSchemas()
     _, requests = msgspec.json.schema_components([one.request for one in operations], ref_template=REF)
     paths: dict[str, Any] = {}
     for one in operations:
         described = one.described(requests.pop(one.request.__name__), schemas)
         paths.setdefault(one.route.full_path, {})[one.route.method.lower()] = described
+    for endpoint in endpoints:
+        if endpoint.details is not None:
+            paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _endpoint_operation(endpoint, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Weft", "version": version("weft"), "description": "Version control for AI agents."},
@@ -119,6 +127,61 @@ class _Operation:
         problem = {MEDIA_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}}
         responses["default"] = {"description": "What went wrong.", "content": problem}
         return responses
+
+
+# --- Endpoints that call no verb of the table.
+
+
+def _endpoint_operation(endpoint: Endpoint, schemas: AnswerSchemas) -> Schema:
+    details = endpoint.details
+    assert details is not None
+    names = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
+    text = {"type": "string", "minLength": 1}
+    parameters: list[Schema] = [{"name": name, "in": "path", "required": True, "schema": text} for name in names]
+    if details.query is not None:
+        query = _fields_of(details.query)
+        parameters += [
+            {"name": name, "in": "query", "required": name in query.get("required", ()), **_parameter(field)}
+            for name, field in query["properties"].items()
+        ]
+    for name, told in details.headers.items():
+        parameters.append({"name": name, "in": "header", "description": told, "schema": text})
+    operation: Schema = {
+        "operationId": details.name,
+        "summary": details.summary,
+        "description": inspect.cleandoc((details.query or details.body or Struct).__doc__ or details.summary),
+        "tags": [details.tag],
+        "parameters": parameters,
+        "responses": _endpoint_responses(details, schemas),
+        "x-right": endpoint.right,
+    }
+    if details.body is not None:
+        body = {**_fields_of(details.body), "additionalProperties": False}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    elif details.is_upload:
+        operation["requestBody"] = {"required": True, "content": {"application/octet-stream": {"schema": {}}}}
+    return operation
+
+
+def _fields_of(record: type[Struct]) -> Schema:
+    _, components = msgspec.json.schema_components([record], ref_template=REF)
+    (schema,) = components.values()
+    return {key: value for key, value in schema.items() if key not in ("title", "description")}
+
+
+def _endpoint_responses(details: EndpointDetails, schemas: AnswerSchemas) -> Schema:
+    content: Schema = {}
+    if details.answer is not None:
+        answer = details.answer if isinstance(details.answer, dict) else schemas.answer(details.answer)
+        content["application/json"] = {"schema": answer}
+    if details.is_stream:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    if details.is_file:
+        content["*/*"] = {"schema": {}}
+    responses: Schema = {str(status): {"description": "The answer.", "content": content} for status in details.statuses}
+    problem = {MEDIA_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}}
+    responses["default"] = {"description": "What went wrong.", "content": problem}
+    return responses
 
 
 def _one(schema: Schema) -> Schema:
