@@ -24,6 +24,7 @@ from schemathesis.transport.prepare import prepare_request
 from tests.sizes import share, sized
 from tests.surfaces.server.site import BASE_URL, Site
 from tests.surfaces.server.world import EXAMPLES, known_names, open_world
+from weft.surfaces.server.application import Endpoint
 from weft.surfaces.server.openapi import description
 from weft.surfaces.server.route_table import ROUTES, Route
 from weft.surfaces.server.verb_requests import VerbRequests
@@ -218,3 +219,45 @@ class Operation:
         else:
             self.refused.add(answered.body.decode()[:200])
         case.validate_response(response, checks=CHECKS)
+
+
+class EndpointOperation(Operation):
+    """An operation that calls no verb of the table, such as sending a message."""
+
+    def __init__(self, site: Site, endpoint: Endpoint) -> None:
+        self.site = site
+        described = schemathesis.openapi.from_dict(description(site.application.endpoints))
+        described.config.update(base_url=BASE_URL)
+        self.operation = described[endpoint.path][endpoint.method]
+        self.headers = {"authorization": f"Bearer {site.token()}"}
+        self.succeeded, self.refused = False, set[str]()
+
+    def known(self, name: str) -> tuple[str, ...]:
+        names = {"session": "session", "message": "message", "rev": "session", "thread": "session", "agent": "agent"}
+        return known_names((names[name],)) if name in names else ()
+
+
+ENDPOINTS = (
+    "send",
+    "attach",
+    "attachments",
+    "attachment",
+    "inbox",
+    "inbox_message",
+    "inbox_cancel",
+    "inbox_send_again",
+    "turn_retry",
+    "interrupt",
+    "session_events",
+    "room_events",
+    "ledger_events",
+)
+
+
+@pytest.mark.parametrize("name", ENDPOINTS)
+def test_an_endpoint_beside_the_verbs_answers_as_it_is_described(name: str, tmp_path: Path) -> None:
+    with open_world(tmp_path) as site:
+        described = {one.details.name: one for one in site.application.endpoints if one.details is not None}
+        assert described.keys() == set(ENDPOINTS)
+        EndpointOperation(site, described[name]).ask_cases(math.ceil(CASES / len(ROUTES)))
+        assert site.notes == []

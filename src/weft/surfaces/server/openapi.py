@@ -145,7 +145,7 @@ def _endpoint_operation(endpoint: Endpoint, schemas: AnswerSchemas) -> Schema:
             for name, field in query["properties"].items()
         ]
     for name, told in details.headers.items():
-        parameters.append({"name": name, "in": "header", "description": told, "schema": text})
+        parameters.append({"name": name, "in": "header", "description": told, "schema": {"type": "string"}})
     operation: Schema = {
         "operationId": details.name,
         "summary": details.summary,
