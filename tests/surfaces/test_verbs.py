@@ -47,7 +47,7 @@ policy test | policy backtest | policy activate | policy reject | policy rollbac
 route | embed-stats | apply | resource add | resource list | resource show | resource attach | resource detach
 resource probe | resource snapshot | resource restore | resource owners | resource migrate | resource discard
 resource exec | resource logs | resource kill | resource reconcile | sandbox run | config | trust | doctor | verify
-rebuild | facts export | facts import | backup | copy | recover | erase | secrets | pack | send | inbox | broker
+rebuild | facts export | facts import | backup | copy | recover | erase | secrets | pack | send | inbox | broker | serve
 approvals | approve | reject | interrupt | retry | replay | room create | room list | room show | room post
 room read | room follow | room add | room invite | room remove | room invitations | room decline | room profile
 room title | room fork | room leave | room archive | room restore | follow | token create | token attenuate

@@ -98,8 +98,7 @@ class Application:
         if scope["type"] == "lifespan":
             await _answer_lifespan(receive, send)
             return
-        if scope["type"] != "http":
-            raise RuntimeError(f"{scope['type']} is not served")
+        assert scope["type"] == "http", "uvicorn is told to take nothing else"
         request = Request(scope, receive)
         try:
             response = await self._answered(request)
