@@ -136,6 +136,8 @@ class ShownContext(Struct, frozen=True, kw_only=True):
     context: Context
     tokens: int | None = None
     counted_by: str | None = None
+    why_estimated: str = ""
+    """Where nobody counted; no part of the JSON form."""
 
 
 class ShownEvent(Struct, frozen=True, kw_only=True):

@@ -37,10 +37,13 @@ from weft.verbs.answers import LazyList, Listing
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger
+    from weft.runtime.assembly.system_prompts import WorkspaceRules
+    from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
     from weft.runtime.ledger_port import Executor
     from weft.runtime.resources.drivers import Drivers
     from weft.runtime.resources.local_drivers import DirectoryDriver
+    from weft.runtime.resources.turn_files import TurnFiles
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -125,6 +128,8 @@ class ParameterDetails(Struct, frozen=True, kw_only=True):
     """The same for programs; people are told, and shown nothing."""
     not_latest_with: str = ""
     """With this parameter no session is meant."""
+    stays_unsaid: bool = False
+    """The verb finds the latest session itself, and wants to know that nobody named one."""
     in_latest: bool = False
     """`@{1}` alone is a place where the latest session stood."""
 
@@ -266,6 +271,23 @@ class Machine(Protocol):
 
     def self_running(self, changes: Iterable[ChangedPath], places: Iterable[str]) -> Mapping[str, str]:
         """Those of the changed paths of these folders that something runs by itself, each with what runs it."""
+
+    def ignored_self_running(self, files: TurnFiles, turns: Sequence[str]) -> Mapping[str, str]:
+        """What of the files that something runs by itself is not what it was before these turns, whether a folder
+        ignores it or not."""
+
+    def text_of(self, path: str) -> str | None:
+        """The text of a file; None where it is not here."""
+
+    def acting(self) -> ExecutionContext:
+        """In whose name models are asked."""
+
+    def variable(self, name: str) -> str | None:
+        """A variable of the environment."""
+
+    def rules(self, workspace: str | None) -> WorkspaceRules | None:
+        """What agents are told of the folder that a message is sent from: the present one, if it is trusted, else this
+        one."""
 
     @property
     def trust(self) -> FolderTrust: ...

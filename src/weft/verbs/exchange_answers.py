@@ -269,6 +269,8 @@ class FilesDiff(Struct, frozen=True, kw_only=True):
     runs_by_itself: dict[str, str]
     git_changes: list[str] = []
     """Where no turn was named: what of git's is not what it was before the turn."""
+    git_unknown: str = ""
+    """Why that cannot be told; no part of the JSON form."""
 
 
 class UndoneFiles(Struct, frozen=True, kw_only=True):

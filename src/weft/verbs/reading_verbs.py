@@ -7,28 +7,42 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
-from weft.kernel.enums import MessageRole, TurnType
+from weft.kernel.enums import FileKind, MessageRole, TurnType
 from weft.kernel.errors import NotFound, WeftError
 from weft.kernel.events import HistoryAppend, ModelResponse, UnknownEvent
 from weft.kernel.events import ToolCallRequested as ToolCallEvent
 from weft.kernel.ledger_events import CompactionRecorded
-from weft.ledger.api import FullTurn, Hit, Page, RoomHit
-from weft.ledger.model import Message, RevisionTarget, ToolCall, Turn
-from weft.verbs.answers import LazyList, ListedTurn, Listing, ReadTurn, ShownEvent, ShownTurn, UnfinishedTurn
+from weft.ledger.api import FullTurn, Hit, Page, RoomHit, ThreadDiff, Touch
+from weft.ledger.model import Message, NewMessage, RevisionTarget, ToolCall, Turn
+from weft.verbs.answers import (
+    BlamedLine,
+    LazyList,
+    ListedTurn,
+    Listing,
+    ReadTurn,
+    ShownContext,
+    ShownEvent,
+    ShownTurn,
+    UnfinishedTurn,
+)
 from weft.verbs.declaration import (
+    HERE,
     SESSION,
     Cursor,
     LatestRevision,
+    Machine,
     OpenMode,
     Original,
     ParameterGroup,
     RequestError,
+    TypedForm,
     arg,
     opt,
     verb,
 )
+from weft.verbs.exchange_answers import ChangedFile, FilesDiff
 from weft.verbs.session_verbs import (
     ensure_known_origin,
     named_or_latest,
@@ -37,9 +51,14 @@ from weft.verbs.session_verbs import (
 )
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger
+    from weft.exchange.file_changes import TurnEdit
+    from weft.ledger.api import Context, Ledger
     from weft.ledger.imports import ProvisionalTurn
     from weft.ledger.model import Session
+    from weft.runtime.assembly.turn_configuration import TurnConfiguration
+    from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
+    from weft.runtime.inference.model_requests import ModelSettings, TokenCount
+    from weft.runtime.resources.turn_files import TurnFiles
 
 
 # --- Turns, and what stands beside them.
@@ -508,3 +527,294 @@ def _why_no_hits(
     if "model" in given and not ledger.search("", limit=1, model=given["model"]):
         return "model"
     return ("fewer" if given else "words") if words else "filters"
+
+
+# --- `context`: exactly what an agent saw, or would see.
+
+
+def _check_context(rev: str | None, session: str | None, is_counted: bool) -> None:
+    if rev is not None and session is not None:
+        raise RequestError("{rev} and {session} exclude each other")
+    if rev is not None and is_counted:
+        raise RequestError("{is_counted} is of what would be sent next, and {rev} of what was sent")
+
+
+@verb("context", check=_check_context, is_slow=True)
+def context(
+    ledger: Ledger,
+    rev: Annotated[str | None, arg("The turn that it was given for.", names=SESSION, in_latest=True)] = None,
+    session: Annotated[
+        str | None,
+        opt(
+            "What the next turn of this session would see. Default: the latest.",
+            metavar="SESSION",
+            names=SESSION,
+            is_latest=True,
+            has_turn=False,
+            is_needed_as_json=True,
+            not_latest_with="rev",
+        ),
+    ] = None,
+    original: Original = False,
+    is_counted: Annotated[bool, opt("Have the model's provider count the tokens.", "--count")] = False,
+    machine: Machine = HERE,
+) -> ShownContext:
+    """Show what an agent saw at a turn, or would see next.
+
+    With REV: what the agent was given before it answered that turn. Without: what the session's next request would
+    send before its own query, with the agent's prompt, cut where it does not fit the model.
+
+    Its tokens are estimated, unless --count sends it to the endpoint of the provider that counts. That costs nothing
+    and asks no model. Where there is no such endpoint, or it fails, a line says so.
+    """
+    shown = ledger.originals() if original else ledger
+    if rev is not None:
+        return ShownContext(context=shown.context(place_in_latest(ledger, rev)))
+    name = require_named_or_latest(ledger, session, with_turn=False)
+    sent, size = _as_sent(ledger, name, shown.context(session=name), machine, is_counted=is_counted)
+    why = size.why if is_counted and size.counted_by is None else ""
+    return ShownContext(context=sent, tokens=size.tokens, counted_by=size.counted_by, why_estimated=why)
+
+
+def _as_sent(
+    ledger: Ledger, session: str, context: Context, machine: Machine, *, is_counted: bool
+) -> tuple[Context, TokenCount]:
+    """A session's context as its next request would send it, with the model that is configured now, and its size."""
+    from weft.programs import Programs
+    from weft.runtime.assembly.context_fitting import budget_of, next_request
+    from weft.runtime.assembly.system_prompts import SystemPrompt
+    from weft.runtime.assembly.turn_configuration import LayerReader, TurnRequest
+    from weft.runtime.inference.inference import Inference
+    from weft.runtime.inference.local_models import default_prompt
+    from weft.runtime.inference.model_requests import TokenCount
+
+    if not ledger.trust.is_trusted:  # nothing would be sent; its configuration may name variables
+        sent, tokens = next_request(context, SystemPrompt(), None)
+        return sent, TokenCount(tokens=tokens, why="this ledger is not trusted")
+    opened = ledger.session(session)
+    reader = LayerReader(Programs(ledger), Inference(), machine.variable, machine.acting())
+    configuration = reader.configuration(TurnRequest(session=opened.id))
+    model = configuration.model
+    prompt = SystemPrompt(
+        text=configuration.system_prompt,
+        default=None if model is None else default_prompt(model),
+        persona=configuration.persona_name,
+        rules=machine.rules(configuration.workspace),
+    )
+    budget = None if model is None else budget_of(model, configuration.effective.request_parameters)
+    sent, tokens = next_request(context, prompt, budget, _tokens_of_last_request(ledger, opened.head, context))
+    estimate = TokenCount(tokens=tokens, why="no model is configured")
+    if model is None or not is_counted:
+        return sent, estimate
+    count = _counted_by_provider(model, configuration, sent)
+    return sent, count if count.counted_by is not None else replace(estimate, why=count.why)
+
+
+def _counted_by_provider(model: ModelSettings, configuration: TurnConfiguration, sent: Context) -> TokenCount:
+    """Behind the last answer stands a word to be answered: servers count no request that asks nothing."""
+    import asyncio
+
+    from weft.runtime.inference.inference import Inference
+    from weft.runtime.inference.model_requests import InferenceRequest
+
+    messages: list[Message | NewMessage] = list(sent.messages)
+    if not messages or messages[-1].role not in (MessageRole.USER, MessageRole.TOOL):
+        messages.append(NewMessage(role=MessageRole.USER, content="Go on"))
+    request = InferenceRequest(model=model, messages=messages, parameters=configuration.effective.request_parameters)
+
+    async def count() -> TokenCount:
+        async with Inference() as inference:
+            return await inference.count(request, context=configuration.context)
+
+    return asyncio.run(count())
+
+
+def _tokens_of_last_request(ledger: Ledger, head: str | None, context: Context) -> int | None:
+    """What the session's last request and its answer took, under the same compaction."""
+    from weft.ledger.api import counted_tokens
+
+    if head is None or ledger.turn(head).compaction_id != context.compaction:
+        return None
+    return counted_tokens(recorded.event for recorded in ledger.events(head))
+
+
+# --- `diff`: two threads from where they part, or the files of two turns.
+
+
+def _check_diff(left: str | None, files: bool) -> None:
+    if left is None and not files:
+        raise RequestError("the argument {left} is missing; {files} alone compares the latest turn")
+
+
+@verb("diff", check=_check_diff)
+def diff(
+    ledger: Ledger,
+    left: Annotated[str | None, arg("One turn.", names=SESSION, in_latest=True)] = None,
+    right: Annotated[
+        str | None,
+        arg(
+            "The other; without it, the latest session.",
+            names=SESSION,
+            is_latest=True,
+            is_needed=True,
+            stays_unsaid=True,
+        ),
+    ] = None,
+    patch: Annotated[
+        bool, opt("What was said and done in the turns, not only their first lines.", "-p", "--patch")
+    ] = False,
+    files: Annotated[bool, opt("Compare the files of the two turns, not what was said.")] = False,
+    machine: Machine = HERE,
+) -> ThreadDiff | FilesDiff:
+    """Show where two threads diverge, or how their files differ.
+
+    Turns that only LEFT has are marked with -, turns that only RIGHT has with +. Without RIGHT it is the latest
+    session. With --files: A added, D deleted, M modified, P another mode, T another type; with -p the lines, too.
+    With --files alone: what the latest turn of the latest session changed.
+
+    In a folder that is trusted for work (docs/permissions.md#folders-that-are-trusted-for-work) --files also tells what
+    of git's (HEAD, branches, tags, the index) is not what it was before that turn.
+    """
+    other = require_named_or_latest(ledger, right)
+    if left is None:
+        return _changed_files(ledger, ledger.turn(other), machine, patch=patch)
+    left = place_in_latest(ledger, left)
+    if right is None and ledger.point(left) == ledger.point(other):
+        raise RequestError("{turn} is the latest session itself: name another one to compare it with", turn=left)
+    if not files:
+        return ledger.diff(left, other)
+    turn_files = _turn_files(ledger, machine)
+    snapshots = turn_files.snapshot_of(left), turn_files.snapshot_of(other)
+    changed = turn_files.changes(*snapshots)
+    return FilesDiff(
+        left_id=ledger.resolve(left),
+        right_id=ledger.resolve(other),
+        changes=[file_change(path, turn_files.text_diff(path) if patch else None) for path in changed],
+        runs_by_itself=dict(machine.self_running(changed, turn_files.places_of(*snapshots))),
+    )
+
+
+def _changed_files(ledger: Ledger, turn: Turn, machine: Machine, *, patch: bool) -> FilesDiff:
+    """What a turn changed, in all directories that it worked in."""
+    if _only_read(ledger, turn):
+        return FilesDiff(left_id=turn.parent_id, right_id=turn.id, changes=[], runs_by_itself={})
+    files = _turn_files(ledger, machine)
+    files.snapshot_of(turn.id)  # or nothing is known of its files
+    changed, git_changes, git_unknown = files.changes_of_turn(turn.id), list[str](), ""
+    try:
+        git_changes = [change.words for change in files.git_changes_since([turn.id])]
+    except (WeftError, OSError) as error:
+        git_unknown = str(error)
+    running = machine.self_running(changed, files.places_of_turn(turn.id))
+    return FilesDiff(
+        left_id=turn.parent_id,
+        right_id=turn.id,
+        changes=[file_change(path, files.text_diff(path) if patch else None) for path in changed],
+        runs_by_itself={**running, **machine.ignored_self_running(files, [turn.id])},
+        git_changes=git_changes,
+        git_unknown=git_unknown,
+    )
+
+
+def _turn_files(ledger: Ledger, machine: Machine) -> TurnFiles:
+    from weft.runtime.resources.turn_files import TurnFiles
+
+    return TurnFiles(ledger, machine.directories())
+
+
+def _only_read(ledger: Ledger, turn: Turn) -> bool:
+    """Whether a turn that a broker ran called nothing that could change files."""
+    from weft.runtime.tool.toolsets import CODE, READING
+
+    is_brokers = turn.effective_config is not None and turn.origin is None
+    names = [call.name for call in ledger.tool_calls(turn.id)]
+    return is_brokers and all(name in READING or name.startswith(f"{CODE}/") for name in names)
+
+
+def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedFile:
+    from weft.runtime.folder_snapshots.snapshot_objects import readable_path
+
+    return ChangedFile(
+        path=readable_path(change.path),
+        status=change.status.value,
+        old_kind=None if change.old_kind is None else change.old_kind.value,
+        new_kind=None if change.new_kind is None else change.new_kind.value,
+        lines=lines,
+    )
+
+
+# --- `files` and `blame`: which turns touched a file, and which last wrote each line of it.
+
+FilePath = Annotated[str, arg("A whole path, or the end of one.", typed=TypedForm.PLACE)]
+
+
+class TouchPage(Listing[Touch], frozen=True, kw_only=True):
+    """`further`: how many there are beyond the limit."""
+
+    further: int
+
+
+@verb("files")
+def files(
+    ledger: Ledger,
+    path: FilePath,
+    kind: Annotated[FileKind | None, opt("Only notes of this kind.")] = None,
+    limit: Annotated[int | None, opt("At most N notes.", "-n", "--limit", metavar="N", least=0)] = None,
+) -> TouchPage:
+    """List the turns that read or wrote a file.
+
+    The newest first. PATH is a whole path, or the end of one: `parser.py` and `src/parser.py` are found in every
+    checkout, `./src/parser.py` in this folder alone.
+    """
+    touches = [touch for touch in ledger.files(path) if kind in (None, touch.kind)]
+    shown = touches[:limit]
+    return TouchPage(items=shown, further=len(touches) - len(shown))
+
+
+class BlamedFile(Listing[BlamedLine], frozen=True, kw_only=True):
+    """`unplaced`: the turns whose edits are not found any more."""
+
+    unplaced: Sequence[str]
+
+
+@verb("blame")
+def blame(
+    ledger: Ledger,
+    path: FilePath,
+    recorded: Annotated[bool, opt("What the recorded edits leave, not what the file holds now.")] = False,
+    machine: Machine = HERE,
+) -> BlamedFile:
+    """Show which turn last wrote each line of a file.
+
+    The lines are those of the file as it is now; where it is not here, those that the recorded edits leave. A line
+    that nobody is known to have written, because it is older or was changed by other means, is marked with `?`.
+
+    Edits are taken back one by one, the newest first; edits that are not found any more are named.
+    """
+    from weft.exchange.file_changes import blame_file
+
+    blamed = blame_file(ledger, path, None if recorded else machine.text_of(path))
+    if blamed is None:
+        hint = "check the path: the file is not here, and its recorded edits do not give its whole text"
+        raise NotFound("recorded text of", path, hint)
+    lines = zip(blamed.lines, blamed.blame.lines, strict=True)
+    return BlamedFile(
+        items=[_blamed_line(number, line, edit) for number, (line, edit) in enumerate(lines, 1)],
+        unplaced=list(dict.fromkeys(edit.turn.id for edit in blamed.blame.unplaced)),
+    )
+
+
+def _blamed_line(number: int, text: str, edit: TurnEdit | None) -> BlamedLine:
+    if edit is None:
+        return BlamedLine(line=number, text=text)
+    turn = edit.turn
+    return BlamedLine(
+        line=number,
+        text=text,
+        turn_id=turn.id,
+        call_id=edit.call.id,
+        session_id=turn.session_id,
+        started_at=turn.started_at,
+        time_known=turn.time_known,
+        model=turn.model,
+    )

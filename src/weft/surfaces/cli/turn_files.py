@@ -19,7 +19,7 @@ from weft.surfaces.cli.command_line import Call
 from weft.surfaces.cli.progress import counted, size_text
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.turn_lists import short
-from weft.surfaces.cli.work.sandbox_access import git_programs, ledger_directories, self_running_changes
+from weft.surfaces.cli.work.sandbox_access import ignored_self_running, ledger_directories, self_running_changes
 from weft.surfaces.plain_text import safe
 from weft.verbs.branch_verbs import skipped_count
 from weft.verbs.exchange_answers import ChangedFile, PlannedCopy
@@ -43,30 +43,6 @@ def turn_files(ledger: Ledger) -> TurnFiles:
     from weft.runtime.resources.turn_files import TurnFiles
 
     return TurnFiles(ledger, ledger_directories(ledger))
-
-
-def file_change(change: ChangedPath, lines: list[str] | None = None) -> ChangedFile:
-    from weft.runtime.folder_snapshots.snapshot_objects import readable_path
-
-    return ChangedFile(
-        path=readable_path(change.path),
-        status=change.status.value,
-        old_kind=None if change.old_kind is None else change.old_kind.value,
-        new_kind=None if change.new_kind is None else change.new_kind.value,
-        lines=lines,
-    )
-
-
-def ignored_self_running(files: TurnFiles, turns: Sequence[str]) -> dict[str, str]:
-    """What of the files that something runs by itself is not what it was before these turns, whether a folder ignores
-    it or not: no snapshot of the files tells of what rules leave out, and a command can write such rules."""
-    paths_of_place: dict[str, list[str]] = {}
-    for place, path in files.changed_programs_since(turns):
-        paths_of_place.setdefault(place, []).append(path)
-    runners: dict[str, str] = {}
-    for place, paths in paths_of_place.items():
-        runners |= git_programs(place).self_running(paths)
-    return runners
 
 
 class TurnNotes(Struct, frozen=True):

@@ -42,6 +42,7 @@ from weft.verbs.declaration import (
 
 if TYPE_CHECKING:
     from weft.client import ServedLedger
+    from weft.runtime.egress.execution_context import ExecutionContext
 
 F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
@@ -286,8 +287,6 @@ class _VerbCommand:
                 given[name] = _file_text(parameter, given[name])
             elif details.typed is TypedForm.TEXT and given[name] == "-":
                 given[name] = _file_text(parameter, "-")
-            elif details.typed is TypedForm.PLACE and given[name] is not None:
-                given[name] = as_wanted(given[name])
         return given
 
     def _machines(self, call: Call, ledger: Any) -> dict[str, Any]:
@@ -295,7 +294,13 @@ class _VerbCommand:
             return {}
         from weft.surfaces.cli.work.sandbox_access import LedgerMachine
 
-        return dict.fromkeys(self._verb.machines, LedgerMachine(ledger, call.trust_store))
+        def acting() -> ExecutionContext:
+            from weft.programs import Programs
+            from weft.surfaces.cli.programs.program_call import acting_for
+
+            return acting_for(call, Programs(ledger), call.actor)
+
+        return dict.fromkeys(self._verb.machines, LedgerMachine(ledger, call.trust_store, acting))
 
     def _completed(self, call: Call, ledger: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """The arguments with what is meant where nobody said it. None: there is nothing to show, and a note says so."""
@@ -308,11 +313,14 @@ class _VerbCommand:
                 with_turn = details.has_turn and not arguments.get(details.may_lack_turn_with)
                 is_required = details.is_needed or (details.is_needed_as_json and call.json)
                 choose = require_named_or_latest if is_required else named_or_latest
-                completed[parameter.name] = choose(call, ledger, value, with_turn=with_turn)
-                if completed[parameter.name] is None and details.is_needed_as_json:
+                chosen = choose(call, ledger, value, with_turn=with_turn)
+                if chosen is None and details.is_needed_as_json:
                     return None
+                completed[parameter.name] = value if details.stays_unsaid and value is None else chosen
             elif details.in_latest and value is not None:
                 completed[parameter.name] = place_in_latest(call, ledger, value)
+            elif details.typed is TypedForm.PLACE and value is not None:
+                completed[parameter.name] = as_wanted(value)
             elif value is None and details.on_terminal is not None and call.screen.terminal and not call.json:
                 completed[parameter.name] = details.on_terminal
         return completed

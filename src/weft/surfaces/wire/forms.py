@@ -64,6 +64,8 @@ HIDDEN: Mapping[str, tuple[str, ...]] = {
     "Resume": ("data", "claims"),
     "ShownTurn": ("items",),
     "ReadTurn": ("items",),
+    "ShownContext": ("why_estimated",),
+    "FilesDiff": ("git_unknown",),
 }
 """Fields that are no part of a form: bytes that go to a file, and what stands in other fields already."""
 

@@ -4,29 +4,21 @@ and `blame`.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from msgspec import UNSET
-from msgspec.structs import replace
 
-from weft.kernel.enums import CompactionTrigger, FileKind, MessageRole
-from weft.kernel.errors import InvalidInput, NotFound
+from weft.kernel.enums import CompactionTrigger
 from weft.ledger.api import Provenance, ThreadDiff, Touch
-from weft.ledger.arguments import path_error
-from weft.ledger.model import Compaction, FileNote, Message, NewMessage, ToolCall, Turn
+from weft.ledger.model import Compaction, FileNote, Message, ToolCall, Turn
 from weft.ledger.read.session_list import in_one_line, meaningful_title
-from weft.surfaces.cli import arguments, turn_lists
-from weft.surfaces.cli.arguments import as_wanted
+from weft.surfaces.cli import turn_lists
 from weft.surfaces.cli.command_line import DIFFERENT, OK, Call, SharedCommand
-from weft.surfaces.cli.command_line import command as weft_command
-from weft.surfaces.cli.progress import counted, progress
+from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import LEAST_ROOM, NO_DATE, NO_TIME, Line, Screen, Span, local_time
 from weft.surfaces.cli.turn_lists import (
     ASCII,
@@ -42,28 +34,21 @@ from weft.surfaces.cli.turn_lists import (
     gutter,
     gutter_below,
     mark,
-    named_or_latest,
     one_line,
-    place_in_latest,
-    require_named_or_latest,
     short,
     upward,
 )
 from weft.surfaces.cli.verb_commands import command_of, shows
 from weft.surfaces.plain_text import cut, pad, safe, safe_lines, wrapped, wrapped_line
 from weft.verbs import reading_verbs as verbs
-from weft.verbs.answers import BlamedLine, ListedTurn, Listing, ShownTurn, UnfinishedTurn
+from weft.verbs.answers import BlamedLine, ListedTurn, Listing, ShownContext, ShownTurn, UnfinishedTurn
 from weft.verbs.declaration import opt
+from weft.verbs.exchange_answers import FilesDiff
+from weft.verbs.session_verbs import require_named_or_latest
 
 if TYPE_CHECKING:
-    from weft.exchange.file_changes import FileBlame, TurnEdit
-    from weft.ledger.api import Context, Ledger, PromptChange
+    from weft.ledger.api import Ledger, PromptChange
     from weft.ledger.imports import ProvisionalTurn
-    from weft.runtime.assembly.system_prompts import WorkspaceRules
-    from weft.runtime.assembly.turn_configuration import TurnConfiguration
-    from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
-    from weft.runtime.inference.model_requests import ModelSettings, TokenCount
-    from weft.runtime.resources.turn_files import TurnFiles
     from weft.verbs.answers import ShownTurn
 
 
@@ -390,120 +375,20 @@ def _branch_lines(turns: list[Turn], reader: Reader, glyphs: GraphGlyphs, column
 # --- `weft context`: exactly what an agent saw, or would see.
 
 
-@weft_command("context")
-@arguments.rev(required=False)
-@arguments.session_option("What the next turn of this session would see. Default: the latest.")
-@arguments.original_option
-@click.option("--count", "is_counted", is_flag=True, help="Have the model's provider count the tokens.")
-def context_command(call: Call, rev: str | None, session: str | None, original: bool, is_counted: bool) -> None:
-    """Show what an agent saw at a turn, or would see next.
-
-    With REV: what the agent was given before it answered that turn. Without: what the session's next request would
-    send before its own query, with the agent's prompt, cut where it does not fit the model.
-
-    Its tokens are estimated, unless --count sends it to the endpoint of the provider that counts. That costs nothing
-    and asks no model. Where there is no such endpoint, or it fails, a line says so.
-    """
-    if rev is not None and session is not None:
-        raise click.UsageError("REV and --session exclude each other")
-    if rev is not None and is_counted:
-        raise click.UsageError("--count is of what would be sent next, and REV of what was sent")
-    with call.reading() as ledger:
-        if rev is None and session is None:
-            session = (require_named_or_latest if call.json else named_or_latest)(call, ledger, None, with_turn=False)
-            if session is None:
-                return
-        place = None if rev is None else place_in_latest(call, ledger, rev)
-        with progress(call, "context", by_itself=True):
-            context = (ledger.originals() if original else ledger).context(place, session=session)
-            size = None
-            if place is None:
-                context, size = _as_sent(call, ledger, session or "main", context, is_counted=is_counted)
-    if size is not None and is_counted and size.counted_by is None:
-        call.note(f"the tokens are estimated: {size.why}")
-    if call.json:
-        from weft.verbs.answers import ShownContext
-
-        tokens, counted_by = (None, None) if size is None else (size.tokens, size.counted_by)
-        call.document(ShownContext(context=context, tokens=tokens, counted_by=counted_by))
-    elif context.messages:
-        call.screen.page(_context_lines(context, size, call.screen.columns))
+@shows(verbs.context)
+def show_context(call: Call, shown: ShownContext) -> None:
+    if shown.why_estimated:
+        call.note(f"the tokens are estimated: {shown.why_estimated}")
+    if shown.context.messages:
+        call.screen.page(_context_lines(shown, call.screen.columns))
     else:
         call.note("the context is empty: nothing has been said there yet")
 
 
-def _as_sent(
-    call: Call, ledger: Ledger, session: str, context: Context, *, is_counted: bool
-) -> tuple[Context, TokenCount]:
-    """A session's context as its next request would send it, with the model that is configured now, and its size."""
-    from weft.runtime.assembly.configuration_layers import NO_OVERRIDES
-    from weft.runtime.assembly.context_fitting import budget_of, next_request
-    from weft.runtime.assembly.system_prompts import SystemPrompt
-    from weft.runtime.inference.local_models import default_prompt
-    from weft.runtime.inference.model_requests import TokenCount
-    from weft.surfaces.cli.programs.program_call import read_configuration
-
-    if not ledger.trust.is_trusted:  # nothing would be sent; its configuration may name variables
-        sent, tokens = next_request(context, SystemPrompt(), None)
-        return sent, TokenCount(tokens=tokens, why="this ledger is not trusted")
-    opened = ledger.session(session)
-    configuration = read_configuration(call, ledger, opened.id, NO_OVERRIDES)
-    model = configuration.model
-    prompt = SystemPrompt(
-        text=configuration.system_prompt,
-        default=None if model is None else default_prompt(model),
-        persona=configuration.persona_name,
-        rules=_rules(configuration.workspace),
-    )
-    budget = None if model is None else budget_of(model, configuration.effective.request_parameters)
-    sent, tokens = next_request(context, prompt, budget, _counted_tokens(ledger, opened.head, context))
-    estimate = TokenCount(tokens=tokens, why="no model is configured")
-    if model is None or not is_counted:
-        return sent, estimate
-    count = _counted_by_provider(model, configuration, sent)
-    return sent, count if count.counted_by is not None else replace(estimate, why=count.why)
-
-
-def _counted_by_provider(model: ModelSettings, configuration: TurnConfiguration, sent: Context) -> TokenCount:
-    """Behind the last answer stands a word to be answered: servers count no request that asks nothing."""
-    import asyncio
-
-    from weft.runtime.inference.inference import Inference
-    from weft.runtime.inference.model_requests import InferenceRequest
-
-    messages: list[Message | NewMessage] = list(sent.messages)
-    if not messages or messages[-1].role not in (MessageRole.USER, MessageRole.TOOL):
-        messages.append(NewMessage(role=MessageRole.USER, content="Go on"))
-    request = InferenceRequest(model=model, messages=messages, parameters=configuration.effective.request_parameters)
-
-    async def count() -> TokenCount:
-        async with Inference() as inference:
-            return await inference.count(request, context=configuration.context)
-
-    return asyncio.run(count())
-
-
-def _rules(workspace: str | None) -> WorkspaceRules | None:
-    """Of the folder that a message from here would be sent from."""
-    from weft.surfaces.cli.trust import workspace_of
-    from weft.surfaces.cli.work.sandbox_access import trusted_rules
-
-    folder = workspace_of(None) or workspace
-    return None if folder is None else trusted_rules()(folder)
-
-
-def _counted_tokens(ledger: Ledger, head: str | None, context: Context) -> int | None:
-    """What the session's last request and its answer took, under the same compaction."""
-    from weft.ledger.api import counted_tokens
-
-    if head is None or ledger.turn(head).compaction_id != context.compaction:
-        return None
-    return counted_tokens(recorded.event for recorded in ledger.events(head))
-
-
-def _context_lines(context: Context, size: TokenCount | None, columns: int) -> Iterator[Line]:
+def _context_lines(shown: ShownContext, columns: int) -> Iterator[Line]:
     from weft.surfaces.cli.transcript import Transcript
 
+    context = shown.context
     counts = [counted(len(context.messages), "message")]
     if context.compaction is not None:
         counts.append(f"after compaction {short(context.compaction)}")
@@ -511,9 +396,9 @@ def _context_lines(context: Context, size: TokenCount | None, columns: int) -> I
         counts.append("cut to fit")
     if context.observed:
         counts.append("as the model request recorded it")
-    if size is not None:
-        by = "estimated" if size.counted_by is None else f"counted by {safe(size.counted_by)}"
-        counts.append(f"{size.tokens:,} tokens ({by})")
+    if shown.tokens is not None:
+        by = "estimated" if shown.counted_by is None else f"counted by {safe(shown.counted_by)}"
+        counts.append(f"{shown.tokens:,} tokens ({by})")
     yield [Span(", ".join(counts), "dim")]
     yield []
     yield from Transcript(full=True, columns=columns).lines(context.messages)
@@ -522,121 +407,37 @@ def _context_lines(context: Context, size: TokenCount | None, columns: int) -> I
 # --- `weft diff`: two threads from where they part.
 
 
-@weft_command("diff")
-@arguments.rev("left", required=False)
-@arguments.rev("right", required=False)
-@click.option("-p", "--patch", is_flag=True, help="What was said and done in the turns, not only their first lines.")
-@click.option("--files", is_flag=True, help="Compare the files of the two turns, not what was said.")
-@click.option("--exit-code", is_flag=True, help="Exit with 1 if they differ.")
-def diff_command(call: Call, left: str | None, right: str | None, patch: bool, files: bool, exit_code: bool) -> int:
-    """Show where two threads diverge, or how their files differ.
-
-    Turns that only LEFT has are marked with -, turns that only RIGHT has with +. Without RIGHT it is the latest
-    session. With --files: A added, D deleted, M modified, P another mode, T another type; with -p the lines, too.
-    With --files alone: what the latest turn of the latest session changed.
-
-    In a folder that is trusted for work (docs/permissions.md#folders-that-are-trusted-for-work) --files also tells what
-    of git's (HEAD, branches, tags, the index) is not what it was before that turn.
-    """
-    if left is None and not files:
-        raise click.UsageError("the argument LEFT is missing; --files alone compares the latest turn")
-    with call.reading() as ledger:
-        other = require_named_or_latest(call, ledger, right)
-        if left is None:
-            return _show_changed_files(call, ledger, other, patch=patch, exit_code=exit_code)
-        left = place_in_latest(call, ledger, left)
-        if right is None and ledger.point(left) == ledger.point(other):
-            raise click.UsageError(f"{left} is the latest session itself: name another one to compare it with")
-        if files:
-            return _compare_files(call, ledger, left, other, patch=patch, exit_code=exit_code)
-        difference = ledger.diff(left, other)
-        if call.json:
-            call.document(difference)
-        else:
-            comparison = _Comparison(ledger, patch, call.screen.columns, call.screen.unicode)
-            call.screen.page(comparison.lines(left, other, difference))
-    return DIFFERENT if exit_code and (difference.left or difference.right) else OK
-
-
-def _show_changed_files(call: Call, ledger: Ledger, session: str, *, patch: bool, exit_code: bool) -> int:
-    """What the last turn of a session changed, in all directories that it worked in."""
-    from weft.surfaces.cli.turn_files import git_changes_since, ignored_self_running, turn_files
-
-    turn = ledger.turn(session)
-    call.note("its latest turn: ", Span(short(turn.id), "id"))
-    files = turn_files(ledger)
-    if _only_read(ledger, turn):
-        return _show_changes(call, files, (turn.parent_id, turn.id), [], (), patch=patch, exit_code=exit_code)
-    files.snapshot_of(turn.id)  # or nothing is known of its files
-    changes = files.changes_of_turn(turn.id)
-    git_changes = git_changes_since(call, files, [turn.id])
-    ids, places = (turn.parent_id, turn.id), files.places_of_turn(turn.id)
-    running = ignored_self_running(files, [turn.id])
-    return _show_changes(call, files, ids, changes, places, git_changes, running, patch=patch, exit_code=exit_code)
-
-
-def _only_read(ledger: Ledger, turn: Turn) -> bool:
-    """Whether a turn that a broker ran called nothing that could change files."""
-    from weft.runtime.tool.toolsets import CODE, READING
-
-    is_brokers = turn.effective_config is not None and turn.origin is None
-    names = [call.name for call in ledger.tool_calls(turn.id)]
-    return is_brokers and all(name in READING or name.startswith(f"{CODE}/") for name in names)
-
-
-def _compare_files(call: Call, ledger: Ledger, left: str, right: str, *, patch: bool, exit_code: bool) -> int:
-    from weft.surfaces.cli.turn_files import turn_files
-
-    files = turn_files(ledger)
-    snapshots = files.snapshot_of(left), files.snapshot_of(right)
-    changes, places = files.changes(*snapshots), files.places_of(*snapshots)
-    ids = (ledger.resolve(left), ledger.resolve(right))
-    return _show_changes(call, files, ids, changes, places, patch=patch, exit_code=exit_code)
-
-
-def _show_changes(
-    call: Call,
-    files: TurnFiles,
-    ids: tuple[str | None, str],
-    changed_paths: Sequence[ChangedPath],
-    places: Sequence[str],
-    git_changes: Sequence[str] = (),
-    ignored_running: Mapping[str, str] = MappingProxyType({}),
-    *,
-    patch: bool,
-    exit_code: bool,
+def _differs(
+    difference: ThreadDiff | FilesDiff,
+    exit_code: Annotated[bool, opt("Exit with 1 if they differ.")] = False,
 ) -> int:
-    """The paths that differ between the files of two turns of these ids; the first is None where no turn was before.
-    `ignored_running`: what else was changed and runs by itself, each with what runs it."""
-    from weft.surfaces.cli.turn_files import (
-        change_lines,
-        file_change,
-        note_git_changes,
-        note_self_running,
-    )
-    from weft.surfaces.cli.work.sandbox_access import self_running_changes
-    from weft.verbs.exchange_answers import FilesDiff
-
-    changes = [file_change(path, files.text_diff(path) if patch else None) for path in changed_paths]
-    running = {**self_running_changes(changed_paths, places), **ignored_running}
-    left_id, right_id = ids
-    if call.json:
-        call.document(
-            FilesDiff(
-                left_id=left_id,
-                right_id=right_id,
-                changes=changes,
-                runs_by_itself=running,
-                git_changes=list(git_changes),
-            )
-        )
+    if isinstance(difference, ThreadDiff):
+        is_different = bool(difference.left or difference.right)
     else:
-        call.screen.page(change_lines(changes))
-        note_self_running(call, running)
-        note_git_changes(call, git_changes)
-    if not changes:
+        is_different = bool(difference.changes or difference.git_changes)
+    return DIFFERENT if exit_code and is_different else OK
+
+
+@shows(verbs.diff, exit_code=_differs)
+def show_difference(
+    call: Call, difference: ThreadDiff | FilesDiff, ledger: Ledger, left: str | None, right: str | None, patch: bool
+) -> None:
+    if isinstance(difference, ThreadDiff):
+        names = (require_named_or_latest(ledger, left), require_named_or_latest(ledger, right))
+        comparison = _Comparison(ledger, patch, call.screen.columns, call.screen.unicode)
+        call.screen.page(comparison.lines(*names, difference))
+        return
+    from weft.surfaces.cli.turn_files import change_lines, note_git_changes, note_self_running
+
+    if left is None:
+        call.note("its latest turn: ", Span(short(difference.right_id), "id"))
+    if difference.git_unknown:
+        call.note(f"what changed in git's folders is not known: {safe(difference.git_unknown)}")
+    call.screen.page(change_lines(difference.changes))
+    note_self_running(call, difference.runs_by_itself)
+    note_git_changes(call, difference.git_changes)
+    if not difference.changes:
         call.note("their files are equal")
-    return DIFFERENT if exit_code and (changes or git_changes) else OK
 
 
 class _Comparison:
@@ -676,29 +477,15 @@ SPARE = ("session",)
 STYLES = {"written": "good", "read": "", "referenced": "dim", "attached": "dim"}
 
 
-@weft_command("files")
-@click.argument("path")
-@click.option("--kind", type=click.Choice([kind.value for kind in FileKind]), help="Only notes of this kind.")
-@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N notes.")
-def files_command(call: Call, path: str, kind: str | None, limit: int | None) -> None:
-    """List the turns that read or wrote a file.
-
-    The newest first. PATH is a whole path, or the end of one: `parser.py` and `src/parser.py` are found in every
-    checkout, `./src/parser.py` in this folder alone.
-    """
-    with call.reading() as ledger:
-        touches = [touch for touch in ledger.files(as_wanted(path)) if kind in (None, touch.kind)]
-        shown = touches[:limit]
-        if call.json:
-            call.documents(shown)
-            return
+@shows(verbs.files)
+def show_touches(call: Call, page: verbs.TouchPage, ledger: Ledger, path: str) -> None:
+    if page.items:
         reader = Reader(ledger)
-        if shown:
-            call.screen.table([_touch_row(touch, reader) for touch in shown], HEADER, spare=SPARE)
-    if not touches:
+        call.screen.table([_touch_row(touch, reader) for touch in page.items], HEADER, spare=SPARE)
+    if page.further:
+        call.note(f"{page.further:,} more: -n N lists more")
+    elif not page.items:
         call.note(f"no turn is known to have touched {path}; `weft import` notes the files of other tools' sessions")
-    elif len(shown) < len(touches):
-        call.note(f"{len(touches) - len(shown):,} more: -n N lists more")
 
 
 def _touch_row(touch: Touch, reader: Reader) -> tuple[Span | str, ...]:
@@ -721,92 +508,32 @@ LABEL_COLUMNS = 16
 DAY = len("2026-11-15")
 
 
-@weft_command("blame")
-@click.argument("path")
-@click.option("--recorded", is_flag=True, help="What the recorded edits leave, not what the file holds now.")
-def blame_command(call: Call, path: str, recorded: bool) -> None:
-    """Show which turn last wrote each line of a file.
-
-    The lines are those of the file as it is now; where it is not here, those that the recorded edits leave. A line
-    that nobody is known to have written, because it is older or was changed by other means, is marked with `?`.
-
-    Edits are taken back one by one, the newest first; edits that are not found any more are named.
-    """
-    from weft.exchange.file_changes import blame_file
-
-    wanted = as_wanted(path)
-    text = None if recorded else _text_of_file(Path(os.path.expanduser(path)))
-    with call.reading() as ledger:
-        blamed = blame_file(ledger, wanted, text)
-        if blamed is None:
-            raise NotFound(
-                "recorded text of",
-                path,
-                "check the path: the file is not here, and its recorded edits do not give its whole text",
-            )
-        if call.json:
-            call.documents(_line_form(number, line, edit) for number, line, edit in _numbered_lines(blamed))
-        else:
-            call.screen.page(_blame_lines(blamed, Reader(ledger)))
-    _notes(call, path, blamed)
-
-
-def _text_of_file(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    try:
-        return path.read_bytes().decode()
-    except OSError as error:
-        raise path_error(path, error) from error
-    except UnicodeDecodeError:
-        raise InvalidInput(f"{path} is not UTF-8 text", "blame works on lines of text") from None
-
-
-def _numbered_lines(blamed: FileBlame) -> Iterator[tuple[int, str, TurnEdit | None]]:
-    for number, (line, edit) in enumerate(zip(blamed.lines, blamed.blame.lines, strict=True), 1):
-        yield number, line, edit
-
-
-def _line_form(number: int, line: str, edit: TurnEdit | None) -> BlamedLine:
-    if edit is None:
-        return BlamedLine(line=number, text=line)
-    turn = edit.turn
-    return BlamedLine(
-        line=number,
-        text=line,
-        turn_id=turn.id,
-        call_id=edit.call.id,
-        session_id=turn.session_id,
-        started_at=turn.started_at,
-        time_known=turn.time_known,
-        model=turn.model,
-    )
-
-
-def _blame_lines(blamed: FileBlame, reader: Reader) -> Iterator[Line]:
-    labels = {edit.turn.id: _label(edit, reader) for edit in blamed.blame.lines if edit is not None}
-    wide = max((len(label) for label in labels.values()), default=0)
-    digits = len(str(len(blamed.lines)))
-    for number, line, edit in _numbered_lines(blamed):
-        if edit is None:
-            who: Line = [pad(NOT_KNOWN, 8 + 2 + wide + 2 + DAY)]
-        else:
-            day = local_time(edit.turn.started_at)[:DAY] if edit.turn.time_known else pad(NO_DATE, DAY)
-            who = [Span(short(edit.turn.id), "id"), "  ", Span(pad(labels[edit.turn.id], wide), "label"), "  ", day]
-        yield [*who, Span(f"  {number:>{digits}}  ", "dim"), line.expandtabs(4)]
-
-
-def _label(edit: TurnEdit, reader: Reader) -> str:
-    session = reader.session(edit.turn.session_id)
-    return cut(safe(reader.short_label(session)), LABEL_COLUMNS) if session else ""
-
-
-def _notes(call: Call, path: str, blamed: FileBlame) -> None:
-    unknown = sum(edit is None for edit in blamed.blame.lines)
+@shows(verbs.blame)
+def show_blamed(call: Call, blamed: verbs.BlamedFile, ledger: Ledger, path: str) -> None:
+    call.screen.page(_blame_lines(blamed.items, Reader(ledger)))
+    unknown = sum(line.turn_id is None for line in blamed.items)
     if unknown:
         call.note(
             f"{counted(unknown, 'line')} of {path}: no turn is known to have written {'it' if unknown == 1 else 'them'}"
         )
-    turns = dict.fromkeys(short(edit.turn.id) for edit in blamed.blame.unplaced)
-    if turns:
-        call.note(f"edits of {', '.join(turns)} are not found any more: something that is not recorded came after")
+    if blamed.unplaced:
+        turns = ", ".join(map(short, blamed.unplaced))
+        call.note(f"edits of {turns} are not found any more: something that is not recorded came after")
+
+
+def _blame_lines(lines: Sequence[BlamedLine], reader: Reader) -> Iterator[Line]:
+    labels = {line.turn_id: _label(line, reader) for line in lines if line.turn_id is not None}
+    wide = max((len(label) for label in labels.values()), default=0)
+    digits = len(str(len(lines)))
+    for line in lines:
+        if line.turn_id is None:
+            who: Line = [pad(NOT_KNOWN, 8 + 2 + wide + 2 + DAY)]
+        else:
+            day = local_time(line.started_at or 0)[:DAY] if line.time_known is True else pad(NO_DATE, DAY)
+            who = [Span(short(line.turn_id), "id"), "  ", Span(pad(labels[line.turn_id], wide), "label"), "  ", day]
+        yield [*who, Span(f"  {line.line:>{digits}}  ", "dim"), line.text.expandtabs(4)]
+
+
+def _label(line: BlamedLine, reader: Reader) -> str:
+    session = reader.session(line.session_id or None)
+    return cut(safe(reader.short_label(session)), LABEL_COLUMNS) if session else ""

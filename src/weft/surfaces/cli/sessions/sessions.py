@@ -22,7 +22,6 @@ from weft.surfaces.cli.progress import abbreviated, counted
 from weft.surfaces.cli.screen import MINUTE, Line, Screen, Span, local_minute, local_time, session_time
 from weft.surfaces.cli.turn_files import (
     MOST_LISTED,
-    file_change,
     note_self_running,
     plan_lines,
     short_change_lines,
@@ -33,7 +32,7 @@ from weft.surfaces.cli.turn_lists import short
 from weft.surfaces.cli.user_files import find_ledger
 from weft.surfaces.cli.verb_commands import asks_first, group_of, show_listing, shows
 from weft.surfaces.plain_text import cut, safe
-from weft.verbs import branch_verbs, session_verbs
+from weft.verbs import branch_verbs, reading_verbs, session_verbs
 from weft.verbs.answers import Listing, SessionEntry
 from weft.verbs.declaration import Column, Shown, Table, opt
 from weft.verbs.exchange_answers import ForkPlan, ReconstructedFiles, UndoneFiles, UndoneTurn
@@ -500,7 +499,7 @@ def ask_to_overwrite(
     files = turn_files(ledger)
     snapshot = files.snapshot_of(ledger.resolve(rev), resource)
     place = ledger.resources.get(snapshot.resource)
-    changes = [file_change(change) for change in files.changes_of_checkout(snapshot)]
+    changes = [reading_verbs.file_change(change) for change in files.changes_of_checkout(snapshot)]
     call.note(f"{counted(len(changes), 'path')} of {safe(place.place)} would change")
     for line in short_change_lines(changes):
         call.note(*line)

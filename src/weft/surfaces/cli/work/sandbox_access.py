@@ -5,7 +5,7 @@ resources lies, and what acts on them; what was left by commands whose weft was 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,14 @@ from weft.kernel.enums import ResourceCapability, ResourceKind
 from weft.kernel.errors import InvalidInput, LedgerMissing, NotTrusted, Unsupported, quoted
 from weft.kernel.typed_names import Site, shell_word
 from weft.ledger.api import Resources
-from weft.ledger.arguments import checked_label, checked_list, checked_member, checked_record, checked_text
+from weft.ledger.arguments import (
+    checked_label,
+    checked_list,
+    checked_member,
+    checked_record,
+    checked_text,
+    path_error,
+)
 from weft.surfaces.cli.user_files import (
     SERVER,
     beside_ledger,
@@ -37,13 +44,14 @@ from weft.surfaces.plain_text import safe
 if TYPE_CHECKING:
     from weft.kernel.enums import ResourceLiveness
     from weft.ledger.api import Ledger, Resource, ResourceRestore, Snapshot
-    from weft.runtime.assembly.system_prompts import ChangedRules, RulesOf
+    from weft.runtime.assembly.system_prompts import ChangedRules, RulesOf, WorkspaceRules
+    from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
     from weft.runtime.resources.controller import ResourceController
     from weft.runtime.resources.drivers import Drivers
     from weft.runtime.resources.kept_files import KeptFiles
     from weft.runtime.resources.local_drivers import DirectoryDriver
-    from weft.runtime.resources.turn_files import ForkedResources, ForkPlanner, PlanLine
+    from weft.runtime.resources.turn_files import ForkedResources, ForkPlanner, PlanLine, TurnFiles
     from weft.runtime.sandbox.command_runner import CommandRunner
     from weft.runtime.sandbox.git_settings import GitIdentity
     from weft.runtime.sandbox.git_view import GitPrograms
@@ -617,11 +625,24 @@ def self_running_changes(changes: Iterable[ChangedPath], places: Iterable[str]) 
     return {path: runners[path] for path in paths if path in runners}
 
 
-class LedgerMachine:
-    """What verbs reach beside a ledger, as the person configured it. It is a `Machine`."""
+def ignored_self_running(files: TurnFiles, turns: Sequence[str]) -> dict[str, str]:
+    """What of the files that something runs by itself is not what it was before these turns, whether a folder ignores
+    it or not: no snapshot of the files tells of what rules leave out, and a command can write such rules."""
+    paths_of_place: dict[str, list[str]] = {}
+    for place, path in files.changed_programs_since(turns):
+        paths_of_place.setdefault(place, []).append(path)
+    runners: dict[str, str] = {}
+    for place, paths in paths_of_place.items():
+        runners |= git_programs(place).self_running(paths)
+    return runners
 
-    def __init__(self, ledger: Ledger, trust: TrustStore) -> None:
-        self._ledger, self.trust = ledger, trust
+
+class LedgerMachine:
+    """What verbs reach beside a ledger, as the person configured it. It is a `Machine`. `acting` tells in whose name
+    models are asked, where that is not the person's own."""
+
+    def __init__(self, ledger: Ledger, trust: TrustStore, acting: Callable[[], ExecutionContext] | None = None) -> None:
+        self._ledger, self.trust, self._acting = ledger, trust, acting
 
     def directories(self) -> DirectoryDriver:
         return ledger_directories(self._ledger)
@@ -631,6 +652,35 @@ class LedgerMachine:
 
     def self_running(self, changes: Iterable[ChangedPath], places: Iterable[str]) -> dict[str, str]:
         return self_running_changes(changes, places)
+
+    def ignored_self_running(self, files: TurnFiles, turns: Sequence[str]) -> dict[str, str]:
+        return ignored_self_running(files, turns)
+
+    def text_of(self, path: str) -> str | None:
+        file = Path(path)
+        if not file.is_file():
+            return None
+        try:
+            return file.read_bytes().decode()
+        except OSError as error:
+            raise path_error(file, error) from error
+        except UnicodeDecodeError:
+            raise InvalidInput(f"{path} is not UTF-8 text", "blame works on lines of text") from None
+
+    def acting(self) -> ExecutionContext:
+        from weft.surfaces.cli.credentials import person_acting
+
+        return person_acting() if self._acting is None else self._acting()
+
+    def variable(self, name: str) -> str | None:
+        self._ledger.trust.ensure("look up variables of the environment")
+        return os.environ.get(name)
+
+    def rules(self, workspace: str | None) -> WorkspaceRules | None:
+        from weft.surfaces.cli.trust import workspace_of
+
+        folder = workspace_of(None) or workspace
+        return None if folder is None else trusted_rules()(folder)
 
 
 class NoMachine:
