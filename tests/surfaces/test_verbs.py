@@ -33,8 +33,8 @@ UNDECLARED = frozenset(
     """
 init | import | record | compact | substitute | graph node | graph neighbours
 graph path | graph history | graph lineage | graph calls | graph resources | graph policies | graph ancestry
-graph emit | graph ingest | bisect | story | projects | usage | audit | export
-stats | clone | pull | push | pending list | pending show | pending take | pending refuse | pending undo | pending
+graph emit | graph ingest | bisect | export
+clone | pull | push | pending list | pending show | pending take | pending refuse | pending undo | pending
 remote | replica | sync-stdio | bundle create | bundle verify | bundle sign | bundle open | key create | key list
 key export | key trust | key delete | resume | provider models | model invoke | model get | agent create
 agent configure | agent list | agent show | agent run | agent assign | agent status | agent stop | agent resume

@@ -20,6 +20,7 @@ _MODULES = {
     " session_unify session_pause session_resume session_complete rename alias archive delete move restore reflog"
     " settle",
     "reading_verbs": "search log tree show read context diff files blame",
+    "report_verbs": "usage projects story audit stats",
     "program_verbs": "program_list program_get program_history program_diff program_configure program_revert"
     " program_publish program_deprecate program_delete tag_add tag_remove tag_list nodes"
     " provider_create provider_configure provider_list provider_show model_create model_configure model_list"

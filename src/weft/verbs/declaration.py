@@ -36,7 +36,9 @@ from weft.kernel.errors import InvalidInput, Unsupported
 from weft.verbs.answers import LazyList, Listing
 
 if TYPE_CHECKING:
-    from weft.ledger.api import Ledger
+    from datetime import tzinfo
+
+    from weft.ledger.api import Ledger, PriceTable
     from weft.runtime.assembly.system_prompts import WorkspaceRules
     from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
@@ -288,6 +290,13 @@ class Machine(Protocol):
     def rules(self, workspace: str | None) -> WorkspaceRules | None:
         """What agents are told of the folder that a message is sent from: the present one, if it is trusted, else this
         one."""
+
+    def prices(self, file: str | None) -> PriceTable:
+        """What tokens cost: as the file says, or else as is configured."""
+
+    @property
+    def zone(self) -> tzinfo:
+        """Whose days reports are told by."""
 
     @property
     def trust(self) -> FolderTrust: ...

@@ -211,6 +211,11 @@ def owner_of(ledger: LedgerBase) -> str:
     return ledger._owner
 
 
+def zone_of(ledger: LedgerBase) -> tzinfo:
+    """Whose days words such as 'yesterday' mean."""
+    return ledger._zone
+
+
 def lease_seconds_of(ledger: LedgerBase) -> float:
     """How long a lease of this ledger is good that nobody renews."""
     return ledger._ttl

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
@@ -82,6 +81,24 @@ def complete_approvals(ctx: click.Context, _: click.Parameter, incomplete: str) 
     return [id for id in ids if id.startswith(incomplete)]
 
 
+def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Sessions, and what has a name: programs, resources and policies."""
+    from weft.kernel.errors import WeftError
+    from weft.surfaces.cli.command_line import Call
+
+    labels = complete_labels(ctx, param, incomplete)
+    try:
+        with Call.completing(ctx).reading() as ledger:
+            from weft.programs import Programs
+
+            named = [f"program:{program.name}" for program in Programs(ledger).all()]
+            named += [f"resource:{resource.name}" for resource in ledger.resources.list()]
+            named += [f"policy:{policy.name}" for policy in ledger.policies.list()]
+    except (WeftError, OSError):
+        return labels
+    return [*labels, *(name for name in dict.fromkeys(named) if name.startswith(incomplete))]
+
+
 def rev(name: str = "rev", **details: Any) -> Callable[[F], F]:
     """A turn as people write it."""
     return click.argument(name, shell_complete=complete_labels, **details)
@@ -115,9 +132,7 @@ def expected_head(ledger: Ledger, rev: str | None) -> str | UnsetType:
 
 def as_wanted(path: str) -> str:
     """A path that begins with a dot or `~` is a place on this machine; any other is looked for as it is written."""
-    if path.startswith("~"):
-        return os.path.expanduser(path)
-    return str(Path.cwd() / path) if path.startswith(".") else path
+    return os.path.abspath(os.path.expanduser(path)) if path.startswith((".", "~")) else path
 
 
 STANDARD = "-"

@@ -20,9 +20,10 @@ from weft.surfaces.cli.arguments import (
     complete_approvals,
     complete_labels,
     complete_messages,
+    complete_nodes,
 )
 from weft.surfaces.cli.command_line import OWNER, Call, SharedCommand, SharedGroup
-from weft.surfaces.cli.screen import Span, local_minute, local_time
+from weft.surfaces.cli.screen import UTC, LocalZone, Span, local_minute, local_time
 from weft.surfaces.cli.user_files import TOKEN_VARIABLE, ensure_no_server
 from weft.verbs.answers import Answer, JsonValue, Listing
 from weft.verbs.declaration import (
@@ -300,7 +301,8 @@ class _VerbCommand:
 
             return acting_for(call, Programs(ledger), call.actor)
 
-        return dict.fromkeys(self._verb.machines, LedgerMachine(ledger, call.trust_store, acting))
+        machine = LedgerMachine(ledger, call.trust_store, acting, UTC if call.json else LocalZone())
+        return dict.fromkeys(self._verb.machines, machine)
 
     def _completed(self, call: Call, ledger: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
         """The arguments with what is meant where nobody said it. None: there is nothing to show, and a note says so."""
@@ -558,14 +560,12 @@ def _completion(names: Names) -> Complete:
         return complete_approvals
     if names.what == "message":
         return complete_messages(*names.of)
+    if names.what == "node":
+        return complete_nodes
     if names.what == "word":
         return lambda _, __, incomplete: [word for word in names.of if word.startswith(incomplete)]
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        if names.what == "node":
-            from weft.surfaces.cli.reading.graph import complete_nodes
-
-            return complete_nodes(ctx, param, incomplete)
         from weft.surfaces.cli.programs.program_call import complete_programs
 
         return complete_programs(*names.of)(ctx, param, incomplete)

@@ -32,6 +32,7 @@ from weft.surfaces.cli.progress import awaited, counted, progress, size_text
 from weft.surfaces.cli.screen import Span, local_time
 from weft.surfaces.cli.trust import carry_trust, is_there
 from weft.surfaces.cli.user_files import FOLDER, find_ledger, named_ledger, place_for, user_ledger
+from weft.surfaces.cli.verb_commands import shows
 from weft.surfaces.cli.work.sandbox_access import (
     command_notes,
     files_folder,
@@ -55,6 +56,7 @@ from weft.verbs.answers import (
     Verification,
 )
 from weft.verbs.exchange_answers import LedgerFigures
+from weft.verbs.report_verbs import stats
 
 if TYPE_CHECKING:
     from weft.ledger.api import Ledger, PackResult, SalvageResult
@@ -215,25 +217,13 @@ def _hide_from_git(folder: Path) -> None:
 # --- `weft stats`: how much there is.
 
 
-@weft_command("stats")
-def stats_command(call: Call) -> None:
-    """Show how big the ledger is, and of what.
-
-    Superseded versions of a turn are counted separately, without their messages, calls and tokens. The total of tokens
-    adds up turns; `weft usage` counts a response once, also where several turns contain it. `weft story` shows what was
-    worked on.
-    """
-    with call.reading() as ledger, progress(call, "stats", by_itself=True):
-        figures = LedgerFigures(path=ledger.path, file_bytes=ledger.upkeep.disk_bytes(), counts=ledger.upkeep.stats())
-    if call.json:
-        call.document(figures)
-    else:
-        readable = call.screen.terminal
-        rows = [
-            (name.replace("_", " ") if readable else name, _text(value, readable))
-            for name, value in form(figures).items()
-        ]
-        call.screen.table(rows, ("what", "value"))
+@shows(stats)
+def show_figures(call: Call, figures: LedgerFigures) -> None:
+    readable = call.screen.terminal
+    rows = [
+        (name.replace("_", " ") if readable else name, _text(value, readable)) for name, value in form(figures).items()
+    ]
+    call.screen.table(rows, ("what", "value"))
 
 
 def _text(value: object, readable: bool) -> str:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import orjson
 
-from weft.kernel.errors import StoreError, WeftError
+from weft.kernel.errors import StoreError
 from weft.ledger.model import UNDATED
-from weft.surfaces.cli.arguments import STANDARD, complete_labels, piped_input, stdout_bytes
+from weft.surfaces.cli.arguments import STANDARD, complete_nodes, piped_input, stdout_bytes
 from weft.surfaces.cli.command_line import Call, group
 from weft.surfaces.cli.progress import counted, progress
 from weft.surfaces.cli.screen import Line, Span, local_time
@@ -48,21 +48,6 @@ graph_command = group(
 DIRECTIONS = ("both", "out", "in")
 NO_EVENTS = "no events were given: pipe them in, or name a FILE"
 _OF_CALLS = ("CALLS_TOOL", "RETURNS_RESULT")
-
-
-def complete_nodes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Sessions, and what has a name: programs, resources and policies."""
-    labels = complete_labels(ctx, parameter, incomplete)
-    try:
-        with Call.completing(ctx).reading() as ledger:
-            from weft.programs import Programs
-
-            named = [f"program:{program.name}" for program in Programs(ledger).all()]
-            named += [f"resource:{resource.name}" for resource in ledger.resources.list()]
-            named += [f"policy:{policy.name}" for policy in ledger.policies.list()]
-    except (WeftError, OSError):
-        return labels
-    return [*labels, *(name for name in dict.fromkeys(named) if name.startswith(incomplete))]
 
 
 def _node(name: str = "node", **details: Any) -> Callable[[F], F]:

@@ -4,26 +4,19 @@ was worked on in a period, which is read as people write it.
 
 from __future__ import annotations
 
-import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
-import click
 from msgspec.structs import replace
 
 from weft.kernel.typed_names import shell_word
 from weft.ledger.api import (
-    BY,
-    GROUPS,
     PERIODS,
     UNKNOWN,
     AbandonedUsage,
     AuditFinding,
     AuditSeverity,
-    AuditTally,
     BranchUsage,
     FindingKind,
     ListedSession,
@@ -37,30 +30,29 @@ from weft.ledger.api import (
     UsageTree,
     WorkReport,
 )
-from weft.surfaces.cli import arguments
-from weft.surfaces.cli.arguments import NO_MODEL, NO_PROJECT, ensure_known_origin
+from weft.surfaces.cli.arguments import NO_MODEL, NO_PROJECT, as_wanted
 from weft.surfaces.cli.command_line import DIFFERENT, OK, Call
-from weft.surfaces.cli.command_line import command as weft_command
-from weft.surfaces.cli.progress import abbreviated, bar, counted, dollar_text, dollars, progress
+from weft.surfaces.cli.progress import abbreviated, bar, counted, dollar_text, dollars
 from weft.surfaces.cli.screen import (
-    EPOCH,
     NO_DATE,
     Line,
-    Period,
     Screen,
     Span,
     fitting,
     local_minute,
     local_time,
-    read_period,
 )
 from weft.surfaces.cli.turn_lists import note_left_out, quoted_title, short
-from weft.surfaces.cli.user_files import prices_in_force
+from weft.surfaces.cli.verb_commands import shows
 from weft.surfaces.plain_text import cut, pad, safe, width
-from weft.verbs.exchange_answers import audit_answer, project_totals
+from weft.verbs import report_verbs as verbs
+from weft.verbs.answers import Listing
+from weft.verbs.declaration import opt
+from weft.verbs.exchange_answers import AuditAnswer, AuditSummary, ProjectTotals
+from weft.verbs.session_verbs import NOTHING_YET
 
 if TYPE_CHECKING:
-    from weft.ledger.api import ActorEvent, Ledger, PriceTable
+    from weft.ledger.api import ActorEvent, Ledger, SuggestedGrant
 
 
 # --- `weft usage`: what was spent, on what, and what forks and copies would have made of it.
@@ -75,130 +67,53 @@ NOTHING = "no usage yet: record turns with their usage, or bring sessions in wit
 NOTHING_CHOSEN = "nothing was spent on that; `weft usage` shows all there is"
 
 
-@weft_command("usage")
-@click.option("--by", type=click.Choice(BY), help="What to sum up by. Default: day.")
-@click.option("--since", metavar="TIME", help="Only from this time on; a day means all of it.")
-@click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
-@arguments.session_option("Only turns that this session made.")
-@click.option("--room", metavar="ROOM", help="Only what the agents of this room answered there.")
-@click.option("--origin", metavar="NAME", help="Only history of this origin; weft's own is weft.")
-@click.option("--model", metavar="NAME", help="Only this model, or those that fit a pattern such as 'claude-*'.")
-@click.option(
-    "--project", metavar="PATH", help="Only work in this project, in this folder or below it; its last name is enough."
-)
-@click.option(
-    "--branch", metavar="SESSION", shell_complete=arguments.complete_labels, help="What this session alone has cost."
-)
-@click.option(
-    "--tree",
-    metavar="TURN",
-    shell_complete=arguments.complete_labels,
-    help="What this turn has cost with its workers' turns.",
-)
-@click.option("--abandoned", is_flag=True, help="What turns have cost that no session contains any more.")
-@click.option(
-    "--prices",
-    "path",
-    metavar="FILE",
-    type=click.Path(),
-    help="Your own prices; else prices.toml in weft's config folder.",
-)
-@click.option(
-    "--chart/--no-chart", default=None, help="Bars beside the rows, or none with --no-chart. Default: on a terminal."
-)
-@click.option(
-    "-n", "--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows: the latest, or the most expensive."
-)
-def usage_command(
+@shows(verbs.usage)
+def show_usage(
     call: Call,
-    by: str | None,
-    branch: str | None,
-    tree: str | None,
-    abandoned: bool,
-    path: str | None,
-    limit: int | None,
-    **options: Any,
+    usage: UsageReport | BranchUsage | UsageTree | AbandonedUsage,
+    ledger: Ledger,
+    since: str | None,
+    until: str | None,
+    session: str | None,
+    room: str | None,
+    origin: str | None,
+    model: str | None,
+    project: str | None,
+    chart: Annotated[
+        bool | None,
+        opt("Bars beside the rows, or none with --no-chart. Default: on a terminal.", "--chart/--no-chart"),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        opt("At most N rows: the latest, or the most expensive.", "-n", "--limit", metavar="N", least=1),
+    ] = None,
 ) -> None:
-    """Show tokens and cost, by day, model, project and more.
-
-    Every response of a provider counts once, however many forks and copies contain it. Prices are public list prices.
-    Where a model has none, the cost that its tool noted counts; a model without either is listed.
-
-    By session the title stands beside the label. docs/reading.md#usage-and-cost says what is counted.
-
-    Your own prices go before the list, from $XDG_CONFIG_HOME/weft/prices.toml or --prices, in micro-dollars for a
-    million tokens (1_000_000 is one dollar). A name with a dot stands in quotes; one that ends in * is a beginning:
-
-    \b
-        [models."gpt-4.1"]
-        input = 2_000_000
-        output = 8_000_000
-        cached = 500_000              # cache reads
-        cache_write = 2_500_000       # kept for five minutes
-        cache_write_1h = 4_000_000    # kept for an hour; else twice the input
-
-    \b
-        [models."my-*"]
-        input = 0
-        output = 0
-    """
-    from weft.surfaces.cli.user_files import prices_in_force
-
-    chart = options.pop("chart")
-    alone = [bool(branch), bool(tree), abandoned]
-    if any(alone) and (any([*options.values(), by, limit, chart]) or sum(alone) > 1):
-        raise click.UsageError("--branch, --tree and --abandoned stand alone")
-    prices = prices_in_force(path)
-    with call.reading() if any(alone) else call.counting() as ledger:
-        if branch is not None:
-            _answer_branch(call, ledger.usage.branch(branch, prices=prices))
-        elif tree is not None:
-            _answer_tree(call, ledger.usage.tree(tree, prices=prices))
-        elif abandoned:
-            _answer_abandoned(call, ledger.usage.abandoned(prices=prices))
-        else:
-            is_chosen = any(options.values())
-            with progress(call, "usage", by_itself=True):
-                report = _report(call, ledger, by or "day", prices, options)
-            nothing = "" if report.rows else _nothing_spent_words(ledger, options) if is_chosen else NOTHING
-            _answer_report(call, ledger, report, limit, chart, nothing)
-        prices.keep()
+    if isinstance(usage, BranchUsage):
+        _show_branch(call, usage)
+    elif isinstance(usage, UsageTree):
+        _show_tree(call, usage)
+    elif isinstance(usage, AbandonedUsage):
+        _show_abandoned(call, usage)
+    else:
+        nothing = ""
+        if not usage.rows:
+            is_chosen = any((since, until, session, room, origin, model, project))
+            nothing = _nothing_spent_words(ledger, model, project) if is_chosen else NOTHING
+        _show_report(call, ledger, usage, limit, chart, nothing)
 
 
-def _report(call: Call, ledger: Ledger, by: str, prices: PriceTable, options: dict[str, Any]) -> UsageReport:
-    """Words for times are the viewer's, whatever the answer looks like; under --json days are UTC's."""
-    from weft.kernel.clock import SystemClock
-    from weft.ledger.api import read_moment
-    from weft.surfaces.cli.screen import UTC, LocalZone
-
-    now = SystemClock().now_ms()
-    for what in ("since", "until"):
-        options[what] = read_moment(options[what], what, now, LocalZone())
-    if options["project"] is not None:
-        options["project"] = _folder(options["project"])
-    return ledger.usage.report(by, zone=UTC if call.json else LocalZone(), prices=prices, **options)
-
-
-def _folder(name: str) -> str:
-    """Names that begin at this folder or at home as whole paths; all others as they are."""
-    return os.path.abspath(os.path.expanduser(name)) if name.startswith((".", "~")) else name
-
-
-def _nothing_spent_words(ledger: Ledger, options: dict[str, Any]) -> str:
+def _nothing_spent_words(ledger: Ledger, model: str | None, project: str | None) -> str:
     """What is told where nothing was spent on what was chosen."""
-    ensure_known_origin(ledger, options["origin"])
-    for by, unknown in (("project", NO_PROJECT), ("model", NO_MODEL)):
-        if options[by] is not None and not ledger.usage.report(by, **{by: options[by]}).rows:
-            return f"nothing was spent on that: {unknown}"
+    if project is not None and not ledger.usage.report("project", project=as_wanted(project)).rows:
+        return f"nothing was spent on that: {NO_PROJECT}"
+    if model is not None and not ledger.usage.report("model", model=model).rows:
+        return f"nothing was spent on that: {NO_MODEL}"
     return NOTHING_CHOSEN
 
 
-def _answer_report(
+def _show_report(
     call: Call, ledger: Ledger, report: UsageReport, limit: int | None, chart: bool | None, nothing: str
 ) -> None:
-    if call.json:
-        call.document(report)
-        return
     note_left_out(call, report.provisional, "counted")
     if not report.rows:
         call.note(nothing)
@@ -339,10 +254,7 @@ def _turns(count: int) -> str:
     return "1 turn" if count == 1 else f"{count:,} turns"
 
 
-def _answer_branch(call: Call, usage: BranchUsage) -> None:
-    if call.json:
-        call.document(usage)
-        return
+def _show_branch(call: Call, usage: BranchUsage) -> None:
     if not call.screen.terminal:
         rows = (("marginal", *_plain_spending(usage.marginal)), ("thread", *_plain_spending(usage.thread)))
         call.screen.table(rows, ("what", *USAGE_HEADER))
@@ -360,12 +272,7 @@ def _answer_branch(call: Call, usage: BranchUsage) -> None:
     _show_notes(call, _price_notes(usage))
 
 
-def _answer_tree(call: Call, usage: UsageTree) -> None:
-    if call.json:
-        call.document(usage)
-        return
-    from weft.surfaces.cli.turn_lists import short
-
+def _show_tree(call: Call, usage: UsageTree) -> None:
     call.screen.show(
         Span(f"turn {short(usage.root.turn)}", "label"),
         f" with {_turns(usage.turns - 1)} of workers: {usage.root.total.total:,} tokens, {dollars(usage.root.total)}",
@@ -387,15 +294,10 @@ def _tree_lines(turn: TurnUsage, level: int) -> Iterator[Line]:
                 yield from _tree_lines(below, level + 1)
 
 
-def _answer_abandoned(call: Call, usage: AbandonedUsage) -> None:
-    if call.json:
-        call.document(usage)
-        return
+def _show_abandoned(call: Call, usage: AbandonedUsage) -> None:
     if not usage.rows:
         call.note("nothing was abandoned: every turn that cost something is in a session")
         return
-    from weft.surfaces.cli.turn_lists import short
-
     terminal = call.screen.terminal
     rows = [
         (
@@ -421,40 +323,19 @@ PROJECTS_SPARE = ("agents", "repository or folder", "turns", "sessions", "tokens
 PROJECT_COLUMNS = 20
 
 
-@weft_command("projects")
-@click.option("--since", metavar="TIME", help="Only work from this time on; a day means all of it.")
-@click.option("--until", metavar="TIME", help="Only work until this time; a day means all of it.")
-@click.option("-n", "--limit", type=click.IntRange(min=0), metavar="N", help="At most N projects.")
-def projects_command(call: Call, since: str | None, until: str | None, limit: int | None) -> None:
-    """List projects: sessions, agents, tokens and cost of each.
-
-    A project is a repository with all its worktrees and clones, where it is known, else a folder. The latest first. In
-    a pipe tokens are whole numbers, and the cost is in micro-dollars.
-
-    The cost is empty where it is not known. docs/reading.md#projects says what a project is. `weft story` shows what
-    was worked on, `weft usage` the cost by day or model.
-    """
-    with call.counting() as ledger, progress(call, "projects", by_itself=True):
-        prices = prices_in_force(None)
-        report = ledger.usage.work(**read_period(since, until), prices=prices, about=False)
-        prices.keep()
-    shown = report.projects[:limit]
-    if call.json:
-        call.documents(map(project_totals, shown))
-    elif shown:
-        numbers = ("sessions", "turns", "tokens", "cost")
-        rows, least = (
-            [_project_row(project_work, call.screen.terminal) for project_work in shown],
-            {"project": PROJECT_COLUMNS},
-        )
+@shows(verbs.projects)
+def show_projects(call: Call, page: verbs.ProjectPage, since: str | None, until: str | None) -> None:
+    if page.items:
+        rows = [_project_row(project, call.screen.terminal) for project in page.items]
+        numbers, least = ("sessions", "turns", "tokens", "cost"), {"project": PROJECT_COLUMNS}
         call.screen.table(rows, PROJECTS_HEADER, numbers=numbers, spare=PROJECTS_SPARE, least=least)
-    if not report.projects:
+    if page.further:
+        call.note(f"{page.further:,} more: -n N lists more")
+    elif not page.items:
         call.note("no work in that time" if since or until else "no turns yet: `weft import` brings sessions in")
-    elif len(shown) < len(report.projects):
-        call.note(f"{len(report.projects) - len(shown):,} more: -n N lists more")
 
 
-def _project_row(project: ProjectWork, terminal: bool) -> tuple[Span | str, ...]:
+def _project_row(project: ProjectTotals, terminal: bool) -> tuple[Span | str, ...]:
     when = (local_minute if terminal else local_time)(project.last_at)
     return (
         Span(project.name, "label"),
@@ -465,16 +346,16 @@ def _project_row(project: ProjectWork, terminal: bool) -> tuple[Span | str, ...]
     )
 
 
-def _figures(project: ProjectWork) -> tuple[str, ...]:
+def _figures(project: ProjectTotals) -> tuple[str, ...]:
     spent = project.spending
-    counts = (f"{len(project.sessions):,}", f"{project.turns:,}")
+    counts = (f"{project.sessions:,}", f"{project.turns:,}")
     return (*counts, abbreviated(spent.total), dollars(spent) if spent.total else "")
 
 
-def _plain_project(project: ProjectWork) -> tuple[str, ...]:
+def _plain_project(project: ProjectTotals) -> tuple[str, ...]:
     """Whole numbers, for programs that read tables; cost in micro-dollars, empty where it is not known."""
     spent = project.spending
-    counts = (str(len(project.sessions)), str(project.turns), str(spent.total))
+    counts = (str(project.sessions), str(project.turns), str(spent.total))
     return (*counts, "" if spent.cost is None else str(spent.cost))
 
 
@@ -497,86 +378,50 @@ MEANINGS = {
 DEEDS = ("event", "when", "actor", "kind", "where", "tool")
 
 
-@weft_command("audit")
-@click.argument("names", nargs=-1, metavar="[SESSION|TURN]...", shell_complete=arguments.complete_labels)
-@click.option("--actor", metavar="AGENT", help="Only what this agent did, by its name or id.")
-@click.option("--tool", metavar="NAME", help="Only this tool, or those that fit a pattern such as 'mcp__github__*'.")
-@click.option("--since", metavar="TIME", help="Only from this time on; a day means all of it.")
-@click.option("--until", metavar="TIME", help="Only until this time; a day means all of it.")
-@click.option(
-    "--by", type=click.Choice(GROUPS), default="session", help="What unused rights are gathered by. Default: session."
-)
-@click.option("--problems", is_flag=True, help="Only what was used without being allowed.")
-@click.option("--list", "listed", is_flag=True, help="Every finding, not a summary, also on a terminal.")
-@click.option("--strict", is_flag=True, help="Exit with 1 also for what is not known.")
-@click.option("--events", is_flag=True, help="Every event of --actor, or of anybody, in order of arrival instead.")
-@click.option("--suggest", is_flag=True, help="The smallest grant that each agent's calls would have needed instead.")
-def audit_command(
+def _audit_exit_code(
+    audit: AuditAnswer | Listing[SuggestedGrant] | Listing[ActorEvent],
+    strict: Annotated[bool, opt("Exit with 1 also for what is not known.", before="events")] = False,
+) -> int:
+    if isinstance(audit, Listing):
+        return OK
+    return DIFFERENT if not audit.ok or (strict and audit.summary.not_known) else OK
+
+
+@shows(verbs.audit, exit_code=_audit_exit_code)
+def show_audit(
     call: Call,
+    audit: AuditAnswer | Listing[SuggestedGrant] | Listing[ActorEvent],
+    ledger: Ledger,
     names: tuple[str, ...],
     problems: bool,
-    listed: bool,
-    strict: bool,
-    events: bool,
     suggest: bool,
-    **options: Any,
-) -> int:
-    """Show what agents used against what they were allowed.
-
-    It lists tools that were called and did not exist, were denied or were not permitted, and rights that were used
-    without a grant; then what is unknown because nobody recorded it; then what was granted or available and never used.
-    Without names: every turn. A session stands for the turns it made. Exits with 1 if anything was used without being
-    allowed.
-
-    On a terminal it begins with a summary, and lists what was not allowed; --list, --problems or names list the rest.
-
-    docs/reading.md#audit says how rules are read.
-    """
-    if suggest:
-        if problems or listed or strict or events:
-            raise click.UsageError("--suggest takes names, --actor, --tool, --since and --until only")
-        _suggest(call, names, options)
-        return OK
-    if events:
-        if names or options["tool"] or problems or listed or strict:
-            raise click.UsageError("--events takes --actor, --since and --until only")
-        _answer_deeds(call, options)
-        return OK
-    tally = AuditTally()
-    with call.reading() as ledger:
-        findings = ledger.audit.findings(*names, tally=tally, **options)
-        shown = (finding for finding in findings if not problems or finding.severity is AuditSeverity.PROBLEM)
-        if call.screen.terminal and not (call.json or listed or problems or names):
-            _summarise(call, ledger, shown, tally)
+    listed: Annotated[
+        bool, opt("Every finding, not a summary, also on a terminal.", "--list", before="events")
+    ] = False,
+) -> None:
+    if isinstance(audit, AuditAnswer):
+        is_summary = call.screen.terminal and not (listed or problems or names)
+        (_show_summary if is_summary else _show_findings)(call, ledger, audit)
+    elif suggest:
+        grants = cast("Sequence[SuggestedGrant]", audit.items)
+        rows = [(Span(grant.persona_id, "label"), pattern) for grant in grants for pattern in grant.allow]
+        call.screen.table(rows, ("agent", "allow"))
+        if rows:
+            named = "`weft toolset create NAME --allow PATTERN …`"
+            call.note(f"name a toolset of these: {named}; widen them where you see fit")
+    else:
+        deeds = cast("Sequence[ActorEvent]", audit.items)
+        if call.screen.terminal:
+            call.screen.page(_deed_lines(deeds))
         else:
-            _answer(call, ledger, shown, tally)
-    return DIFFERENT if tally.problems or (strict and tally.not_known) else OK
+            call.screen.table(map(_deed_cells, deeds), DEEDS)
 
 
-def _suggest(call: Call, names: tuple[str, ...], options: dict[str, Any]) -> None:
-    with call.reading() as ledger, progress(call, "audit", by_itself=True):
-        grants = ledger.audit.suggest(*names, **options)
-    if call.json:
-        call.documents(grants)
-        return
-    rows = [(Span(grant.persona_id, "label"), pattern) for grant in grants for pattern in grant.allow]
-    call.screen.table(rows, ("agent", "allow"))
-    if rows:
-        call.note("name a toolset of these: `weft toolset create NAME --allow PATTERN …`; widen them where you see fit")
-
-
-def _answer(call: Call, ledger: Ledger, audit_findings: Iterable[AuditFinding], tally: AuditTally) -> None:
-    if call.json:
-        findings = list(audit_findings)  # which fills the tally
-        call.document(audit_answer(findings, tally))
-        return
+def _show_findings(call: Call, ledger: Ledger, audit: AuditAnswer) -> None:
     labels = _shown_labels(call, ledger)
-    if call.screen.terminal:  # where a table needs all of its rows
-        with progress(call, "audit", by_itself=True):
-            audit_findings = list(audit_findings)
-    rows = (_finding_row(finding, labels, finding.turns) for finding in audit_findings)
+    rows = (_finding_row(finding, labels, finding.turns) for finding in audit.findings)
     call.screen.table(rows, AUDIT_HEADER, spare=("turns", "turn"))
-    call.note(*_tally_line(tally))
+    call.note(*_tally_line(audit.summary))
 
 
 def _shown_labels(call: Call, ledger: Ledger) -> dict[str, str]:
@@ -599,18 +444,17 @@ class _Kind:
         self.subjects[finding.tool or finding.right or of_no_name] += finding.turns
 
 
-def _summarise(call: Call, ledger: Ledger, findings: Iterable[AuditFinding], tally: AuditTally) -> None:
+def _show_summary(call: Call, ledger: Ledger, audit: AuditAnswer) -> None:
     """How much of each kind there is and where most of it is; what was not allowed by turn and tool."""
     kinds: dict[FindingKind, _Kind] = {}
     problems: dict[AuditFinding, int] = {}
-    with progress(call, "audit", by_itself=True):
-        for finding in findings:
-            kinds.setdefault(finding.kind, _Kind(finding.severity)).add(finding)
-            if finding.severity is AuditSeverity.PROBLEM:
-                in_turn = replace(finding, call_id=None)
-                if in_turn in problems or len(problems) < SHOWN_PROBLEMS:
-                    problems[in_turn] = problems.get(in_turn, 0) + 1
-    call.screen.show(*_tally_line(tally))
+    for finding in audit.findings:
+        kinds.setdefault(finding.kind, _Kind(finding.severity)).add(finding)
+        if finding.severity is AuditSeverity.PROBLEM:
+            in_turn = replace(finding, call_id=None)
+            if in_turn in problems or len(problems) < SHOWN_PROBLEMS:
+                problems[in_turn] = problems.get(in_turn, 0) + 1
+    call.screen.show(*_tally_line(audit.summary))
     if kinds:
         call.screen.show("")
         rows = [_kind_row(kind, kinds[kind]) for kind in FindingKind if kind in kinds]
@@ -623,7 +467,7 @@ def _summarise(call: Call, ledger: Ledger, findings: Iterable[AuditFinding], tal
             PROBLEM_HEADER,
             spare=("times", "turn"),
         )
-    if more := tally.problems - sum(problems.values()):
+    if more := audit.summary.problems - sum(problems.values()):
         call.note(f"{more:,} more were not allowed: `weft audit --problems`")
     elif kinds:
         call.note("`weft audit --list` shows each; `weft audit SESSION` those of one session")
@@ -651,7 +495,7 @@ def _finding_row(finding: AuditFinding, labels: dict[str, str], count: int) -> t
     )
 
 
-def _tally_line(tally: AuditTally) -> Iterator[Span | str]:
+def _tally_line(tally: AuditSummary) -> Iterator[Span | str]:
     if not tally.turns:
         yield "no turns to audit: record some, or name others"
         return
@@ -661,17 +505,6 @@ def _tally_line(tally: AuditTally) -> Iterator[Span | str]:
     if tally.refused:
         malformed = f", {tally.malformed:,} of them for arguments that fit no tool" if tally.malformed else ""
         yield f"; {tally.refused:,} more refused before running{malformed}"
-
-
-def _answer_deeds(call: Call, options: dict[str, Any]) -> None:
-    with call.reading() as ledger:
-        deeds = ledger.audit.actor_history(options["actor"], since=options["since"], until=options["until"])
-        if call.json:
-            call.documents(deeds)
-        else:
-            call.screen.page(_deed_lines(deeds)) if call.screen.terminal else call.screen.table(
-                map(_deed_cells, deeds), DEEDS
-            )
 
 
 def _deed_cells(deed: ActorEvent) -> tuple[str, ...]:
@@ -698,130 +531,24 @@ def _deed_lines(deeds: Iterable[ActorEvent]) -> Iterator[list[Span | str]]:
         ]
 
 
-# --- A period as people write it: a day, a month, a year, `last week`, `FIRST..LAST`, or a time from which on.
-
-ALL = "all"
-_MONTH = re.compile(r"(\d{4})-(\d\d)")
-_YEAR = re.compile(r"\d{4}")
-_DAY = re.compile(r"\d{4}-\d\d-\d\d|today|yesterday")
-
-
-def period_ends(words: str, today: date) -> tuple[str | None, str | None]:
-    """The first and the last time of a period, each as `--since` and `--until` read it; None: it has no such end.
-
-    A day, a month and a year are meant whole; whatever is no period is a time from which on.
-    """
-    text = " ".join(words.lower().split())
-    if text == ALL:
-        return None, None
-    if ".." in text:
-        first, _, last = text.partition("..")
-        return period_ends(first, today)[0] if first.strip() else None, _end(last, today)
-    if calendar := _calendar_days(text, today):
-        return calendar[0].isoformat(), calendar[1].isoformat()
-    return (text, text) if _DAY.fullmatch(text) else (text, None)
-
-
-def _end(words: str, today: date) -> str | None:
-    """The end of what stands behind the dots; of a plain time, that time."""
-    if not words.strip():
-        return None
-    first, last = period_ends(words, today)
-    return last or first
-
-
-def _calendar_days(text: str, today: date) -> tuple[date, date] | None:
-    """The first and the last day of a week, month or year."""
-    if (month := _MONTH.fullmatch(text)) and 1 <= int(month[2]) <= 12 and int(month[1]):
-        return _month(int(month[1]), int(month[2]))
-    if _YEAR.fullmatch(text) and int(text):
-        return _year(int(text))
-    monday, month_before = today - timedelta(days=today.weekday()), today.replace(day=1) - timedelta(days=1)
-    named = {
-        "this week": (monday, monday + timedelta(days=6)),
-        "last week": (monday - timedelta(days=7), monday - timedelta(days=1)),
-        "this month": _month(today.year, today.month),
-        "last month": _month(month_before.year, month_before.month),
-        "this year": _year(today.year),
-        "last year": _year(today.year - 1),
-    }
-    return named.get(text)
-
-
-def _month(year: int, month: int) -> tuple[date, date]:
-    last = 31 if month == 12 else (date(year, month + 1, 1) - timedelta(days=1)).day
-    return date(year, month, 1), date(year, month, last)
-
-
-def _year(year: int) -> tuple[date, date]:
-    return date(year, 1, 1), date(year, 12, 31)
-
-
-def named_period(words: str) -> Period:
-    """The period that these words mean today, on this machine's calendar."""
-    from weft.kernel.clock import SystemClock
-
-    today = (EPOCH + timedelta(milliseconds=SystemClock().now_ms())).astimezone().date()
-    return read_period(*period_ends(words, today))
-
-
 # --- `weft story`: what was worked on in a period.
 
-LATELY = "7 days ago"
-STORY_PERIODS = (
-    "today",
-    "yesterday",
-    "this week",
-    "last week",
-    "this month",
-    "last month",
-    "this year",
-    "last year",
-    ALL,
-)
 
-
-def _complete_periods(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    return [period for period in STORY_PERIODS if period.startswith(incomplete)]
-
-
-@weft_command("story")
-@click.argument("period", nargs=-1, shell_complete=_complete_periods)
-@click.option("--full", is_flag=True, help="Every session and every file.")
-def story_command(call: Call, period: tuple[str, ...], full: bool) -> None:
-    """Show what was worked on in a period, project by project.
-
-    Sessions, agents, files and cost of each project, the latest first. PERIOD is a day, a month or a year (today,
-    2026-11-15, 2026-11, last week, this year), a time from which on ('2 weeks ago'), two of them with dots in between,
-    or all. Without it: the last 7 days.
-
-    A day or a month is that day or month, a week is from Monday to Sunday, '2 weeks ago' is from then on,
-    2026-11-01..yesterday, 2026-11.. and ..2025 go from the beginning of the first to the end of the last, and all is
-    everything, also what has no date.
-
-    The story tells the sessions and files of a period; `weft projects` only adds up each project, and `weft usage`
-    tells tokens and cost by day, model and more.
-
-    \b
-    weft story
-    weft story last month
-    weft story 2026-11-01..yesterday --full
-    """
-    words = " ".join(period) or LATELY
-    with call.counting() as ledger, progress(call, "story", by_itself=True):
-        prices = prices_in_force(None)
-        report = ledger.usage.work(**named_period(words), prices=prices)
-        prices.keep()
-        is_empty = not report.projects and not ledger.log(1)
-    if call.json:
-        call.document(report)
-    elif report.projects:
+@shows(verbs.story)
+def show_story(
+    call: Call,
+    report: WorkReport,
+    ledger: Ledger,
+    period: tuple[str, ...],
+    full: Annotated[bool, opt("Every session and every file.")] = False,
+) -> None:
+    if report.projects:
         call.screen.page(work_lines(report, call.screen.columns, full))
-    elif is_empty:
-        call.note("no turns yet: `weft import` brings in the sessions of other tools, `weft record` makes one")
+    elif not ledger.log(1):
+        call.note(NOTHING_YET)
     else:
-        when = "in the last 7 days" if not period else f"in the period {words!r}"
-        call.note(f"nothing was recorded {when}: `weft story {shell_word(ALL)}` tells everything")
+        when = "in the last 7 days" if not period else f"in the period {' '.join(period)!r}"
+        call.note(f"nothing was recorded {when}: `weft story {shell_word(verbs.ALL)}` tells everything")
 
 
 # --- What was worked on in a period, as lines: projects, sessions, agents, cost and the files that were changed.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import timezone, tzinfo
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ from weft.surfaces.plain_text import safe
 
 if TYPE_CHECKING:
     from weft.kernel.enums import ResourceLiveness
-    from weft.ledger.api import Ledger, Resource, ResourceRestore, Snapshot
+    from weft.ledger.api import Ledger, PriceTable, Resource, ResourceRestore, Snapshot
     from weft.runtime.assembly.system_prompts import ChangedRules, RulesOf, WorkspaceRules
     from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
@@ -641,8 +642,14 @@ class LedgerMachine:
     """What verbs reach beside a ledger, as the person configured it. It is a `Machine`. `acting` tells in whose name
     models are asked, where that is not the person's own."""
 
-    def __init__(self, ledger: Ledger, trust: TrustStore, acting: Callable[[], ExecutionContext] | None = None) -> None:
-        self._ledger, self.trust, self._acting = ledger, trust, acting
+    def __init__(
+        self,
+        ledger: Ledger,
+        trust: TrustStore,
+        acting: Callable[[], ExecutionContext] | None = None,
+        zone: tzinfo = timezone.utc,  # noqa: UP017
+    ) -> None:
+        self._ledger, self.trust, self._acting, self.zone = ledger, trust, acting, zone
 
     def directories(self) -> DirectoryDriver:
         return ledger_directories(self._ledger)
@@ -682,12 +689,25 @@ class LedgerMachine:
         folder = workspace_of(None) or workspace
         return None if folder is None else trusted_rules()(folder)
 
+    def prices(self, file: str | None) -> PriceTable:
+        from weft.surfaces.cli.user_files import prices_in_force
+
+        return prices_in_force(file)
+
 
 class NoMachine:
     """In place of the folders and containers of the machine, for whoever is not its owner."""
 
+    zone = timezone.utc  # noqa: UP017
+
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
+
+    def prices(self, file: str | None) -> PriceTable:
+        """Public list prices: those that the owner configured are theirs."""
+        from weft.ledger.api import shipped_prices
+
+        return shipped_prices() if file is None else self.__getattr__("prices")
 
     def __getattr__(self, name: str) -> Any:
         raise self._authority.refusal(MACHINE_RIGHT, "reach the files of this machine", "its owner can")
