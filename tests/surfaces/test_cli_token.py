@@ -221,6 +221,28 @@ def test_an_attenuated_token_is_revoked_with_the_one_it_was_made_from(person: Sh
     assert person("token", "revoke").code == 2
 
 
+def test_a_token_that_was_revoked_elsewhere_is_refused_by_the_ledger(
+    person: Shell, config: Path, tmp_path: Path
+) -> None:
+    made = person.json("token", "create")
+    token = in_file(tmp_path, made["token"])
+    assert person("token", "revoke", made["id"]).code == 0
+    (config / REVOKED_FILE).unlink()
+    refused = person("--token-file", token, "sessions")
+    assert (refused.code, "revoked" in refused.err) == (4, True)
+
+
+def test_an_invited_person_is_given_a_link(person: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert person("human", "invite", "ben").code == 3
+    person.json("human", "create", "ben")
+    invited = person.json("human", "invite", "ben", "--url", "https://weft.example.com/")
+    assert re.fullmatch(r"https://weft\.example\.com/sign-in/[\w-]{43}", invited["url"])
+    assert person("human", "invite", "ben").out.startswith("http://127.0.0.1:8420/sign-in/")
+    assert person("--as", "scout", "human", "invite", "ben").code == 4
+    monkeypatch.setenv(TOKEN_VARIABLE, token_of(person))
+    assert person("human", "invite", "ben").code == 4
+
+
 def test_a_new_key_leaves_older_tokens_valid_unless_they_are_forgotten(
     person: Shell, config: Path, tmp_path: Path
 ) -> None:

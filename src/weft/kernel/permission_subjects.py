@@ -309,13 +309,13 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _WITH_PORT = re.compile(r"(\*|\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?")
 
 
-class Endpoint(Struct, frozen=True, order=True):
+class HostEndpoint(Struct, frozen=True, order=True):
     """A port of a host; the host `*` is every public one."""
 
     host: str
     port: int
 
-    def covers(self, other: Endpoint) -> bool:
+    def covers(self, other: HostEndpoint) -> bool:
         return self.port == other.port and self.host in (ANY_HOST, other.host)
 
 
@@ -340,12 +340,12 @@ def _no_host(text: str) -> InvalidInput:
     return InvalidInput(f"{quoted(text)} is no host", "give a name such as pypi.org, or HOST:PORT")
 
 
-def endpoints_of(hosts: Iterable[str]) -> frozenset[Endpoint]:
+def endpoints_of(hosts: Iterable[str]) -> frozenset[HostEndpoint]:
     """The endpoints that a list of hosts stands for."""
     return frozenset(endpoint for host in hosts for endpoint in _endpoints_of(host))
 
 
-def _endpoints_of(text: str) -> list[Endpoint]:
+def _endpoints_of(text: str) -> list[HostEndpoint]:
     parts = _WITH_PORT.fullmatch(text.strip())
     if parts is None:
         raise _no_host(text)
@@ -353,16 +353,16 @@ def _endpoints_of(text: str) -> list[Endpoint]:
     ports = WEB_PORTS if parts[2] is None else (int(parts[2]),)
     if not all(0 < port <= _HIGHEST_PORT for port in ports):
         raise _no_host(text)
-    return [Endpoint(host, port) for port in ports]
+    return [HostEndpoint(host, port) for port in ports]
 
 
-def common_endpoints(one: frozenset[Endpoint], other: frozenset[Endpoint]) -> frozenset[Endpoint]:
+def common_endpoints(one: frozenset[HostEndpoint], other: frozenset[HostEndpoint]) -> frozenset[HostEndpoint]:
     """What both allow."""
     narrow = {endpoint for endpoint in one if any(wide.covers(endpoint) for wide in other)}
     return frozenset(narrow | {endpoint for endpoint in other if any(wide.covers(endpoint) for wide in one)})
 
 
-def host_texts(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
+def host_texts(endpoints: Iterable[HostEndpoint]) -> tuple[str, ...]:
     """The shortest list of hosts that stands for these endpoints."""
     ports: dict[str, set[int]] = {}
     for endpoint in sorted(endpoints):

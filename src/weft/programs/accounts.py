@@ -43,6 +43,7 @@ REVOKED_MS = 367 * DAY_MS
 FEWEST_CHARACTERS, MOST_CHARACTERS = 10, 1024
 """Of a password. More would only be work for whoever hashes it."""
 SECRET_BYTES = 32
+SIGN_IN_PATH = "/sign-in"
 
 
 class SignInLink(Struct, frozen=True, kw_only=True):
@@ -53,13 +54,17 @@ class SignInLink(Struct, frozen=True, kw_only=True):
     person: str | None = None
     """Who is invited, by name; None: it signs the owner in."""
 
+    def url(self, base: str) -> str:
+        """At a server that is reached at this address."""
+        return f"{base.rstrip('/')}{SIGN_IN_PATH}/{self.code}"
+
 
 class Browser(Struct, frozen=True, kw_only=True):
     """A browser that is signed in."""
 
     digest: str
-    page_token: str
-    """What its pages send with every change."""
+    csrf_token: str
+    """What its pages send with every change, beside the cookie."""
     key_number: int
     person: str | None
     """The id of a person; None for the ledger's owner."""
@@ -87,7 +92,7 @@ class _CookieKey(Struct, frozen=True):
     def browser(self, replica: str, secret: str, person: str | None, expires_ms: int) -> Browser:
         return Browser(
             digest=self.digest(replica, "browser", secret),
-            page_token=self.digest(replica, "page", secret),
+            csrf_token=self.digest(replica, "csrf", secret),
             key_number=self.number,
             person=person,
             expires_ms=expires_ms,

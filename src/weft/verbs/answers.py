@@ -308,6 +308,30 @@ class ServerReady(Struct, frozen=True, kw_only=True):
     url: str
     has_broker: bool
     """Whether messages are answered in the same process."""
+    sign_in_url: str
+    """Signs the owner's browser in, once."""
+    sign_in_expires_at: int
+
+
+class ServedCaller(Struct, frozen=True, kw_only=True):
+    """`GET /api/v1/me`: who asks a server, as it knows them by their credential."""
+
+    principal: str
+    on_behalf_of: tuple[str, ...]
+    rights: tuple[Layer, ...]
+    """Every layer must allow; without any, everything is allowed."""
+    credential: Literal["token", "cookie"]
+    expires_at: int
+    csrf_token: str | None
+    """What a browser sends beside its cookie to change something."""
+
+
+class InvitedPerson(Struct, frozen=True, kw_only=True):
+    """`human invite`: a link by which a person chooses a password, once."""
+
+    person: str
+    url: str
+    expires_at: int
 
 
 # --- What `weft approve` and `weft reject` answer, and what is said of a tool call that waits for them.

@@ -16,6 +16,7 @@ from weft.aio.crossing import Pool
 from weft.aio.open_ledger import SharedInference
 from weft.kernel.authority import Layer, Principal, PrincipalKind, Rights
 from weft.ledger.api import Ledger
+from weft.programs.accounts import Accounts
 from weft.runtime.egress.context_tokens import RootKey, TokenContent, read, sign
 from weft.surfaces.opening import OWNER, context_from_env
 from weft.surfaces.server.application import Application, Served
@@ -24,6 +25,7 @@ from weft.surfaces.server.event_streams import EventStreams, event_endpoints
 from weft.surfaces.server.guards import HostGuard
 from weft.surfaces.server.mcp_endpoint import mcp_endpoints
 from weft.surfaces.server.messages import message_endpoints
+from weft.surfaces.server.sign_in import sign_in_endpoints
 
 T = TypeVar("T")
 PORT = 8420
@@ -38,10 +40,11 @@ class Site:
     def __init__(self, ledger: Ledger, mcp_writes: Sequence[str] = ()) -> None:
         self.ledger, self.pool = ledger, Pool(2)
         self.now_ms, self.revoked, self.notes, self.looks = 0, set[str](), list[str](), 0
+        self.accounts = Accounts(ledger, lambda: self.now_ms)
         self.served = Served(
             ledger=ledger,
             crossing=self.pool,
-            callers=Callers(self, self.pool, lambda: self.now_ms),
+            callers=Callers(self, self.accounts, self.pool, lambda: self.now_ms),
             hosts=HostGuard(PORT),
             machine=ledger.machine,  # type: ignore[attr-defined]
             note=self.notes.append,
@@ -51,6 +54,7 @@ class Site:
             *message_endpoints(self.served, self.streams),
             *event_endpoints(self.served, self.streams),
             *mcp_endpoints(self.served, SharedInference(None), mcp_writes),
+            *sign_in_endpoints(self.served, self.accounts),
         ]
         self.application = Application(self.served, endpoints)
         self._runner = asyncio.Runner()

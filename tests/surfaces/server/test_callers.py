@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.surfaces.server.site import Site, open_site
+from weft.programs import Programs
 from weft.surfaces.server import callers
 
 
@@ -35,6 +36,8 @@ def test_a_caller_who_was_let_in_counts_until_the_token_expires_or_is_revoked(
 
 def test_however_many_streams_ask_the_ledger_is_asked_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callers, "LOOK_SECONDS", 3600.0)
+    for name in ("ann", "ben"):
+        Programs(site.ledger).create("human", name, {})
     let_in = [site.caller(site.token(acting)) for acting in (None, "ann", "ben")]
 
     async def asked() -> list[bool]:

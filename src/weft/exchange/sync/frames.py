@@ -255,7 +255,7 @@ class ImportSecretMessage(Struct, frozen=True, kw_only=True):
     secret: Word = ""
 
 
-class Refusal(Struct, frozen=True, kw_only=True):
+class PeerRefusal(Struct, frozen=True, kw_only=True):
     error: Word
     message: Text
     hint: Text = ""
@@ -293,7 +293,7 @@ def receive_frame(*kinds: SyncFrameKind) -> Talk[Frame]:
 
 def refusal(error: WeftError) -> Frame:
     """An error for the other side to show."""
-    return framed(SyncFrameKind.ERROR, Refusal(error=error.code, message=str(error)[:2000], hint=error.hint[:500]))
+    return framed(SyncFrameKind.ERROR, PeerRefusal(error=error.code, message=str(error)[:2000], hint=error.hint[:500]))
 
 
 def reported_divergence(message: str) -> ReplicaDiverged:
@@ -305,7 +305,7 @@ def reported_divergence(message: str) -> ReplicaDiverged:
 
 def refused(frame: Frame) -> WeftError:
     """What the other side says that it refuses, as an error here."""
-    peer_refusal = message_in(frame, Refusal)
+    peer_refusal = message_in(frame, PeerRefusal)
     if peer_refusal.error == ReplicaDiverged.code:
         return reported_divergence(peer_refusal.message)
     return PeerRefused(peer_refusal.error, peer_refusal.message, peer_refusal.hint)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from weft.kernel.authority import SandboxFiles, strictest_files
 from weft.kernel.errors import InvalidInput, quoted
-from weft.kernel.permission_subjects import ANY_HOST, Endpoint, common_endpoints, endpoints_of, host_texts
+from weft.kernel.permission_subjects import ANY_HOST, HostEndpoint, common_endpoints, endpoints_of, host_texts
 from weft.runtime.egress.connection_rules import is_near_by_name
 
 # --- Profiles: how much of the machine the sandbox leaves to a command.
@@ -29,7 +29,7 @@ class SandboxProfile(Struct, frozen=True, kw_only=True):
     """One profile. `SandboxFiles.EVERYTHING` is `none`, and needs `granted_by`."""
 
     files: SandboxFiles = SandboxFiles.WORKSPACE
-    endpoints: frozenset[Endpoint] = frozenset()
+    endpoints: frozenset[HostEndpoint] = frozenset()
     granted_by: str | None = None
     """The person who granted that nothing is confined."""
 
@@ -56,7 +56,7 @@ class SandboxProfile(Struct, frozen=True, kw_only=True):
 
     def allows_endpoint(self, host: str, port: int) -> bool:
         """`host` in its one form, as `host_name` gives it."""
-        return self.is_unconfined or any(granted.covers(Endpoint(host, port)) for granted in self.endpoints)
+        return self.is_unconfined or any(granted.covers(HostEndpoint(host, port)) for granted in self.endpoints)
 
     def narrowed(self, other: SandboxProfile) -> SandboxProfile:
         """What both leave. A profile that confines wins over one that does not."""

@@ -29,7 +29,7 @@ from weft.kernel.authority import (
 from weft.kernel.authority import Layer as RightsLayer
 from weft.kernel.enums import ProgramKind
 from weft.kernel.errors import Action, InvalidInput, NotFound, quoted
-from weft.kernel.permission_subjects import ANY_HOST, Endpoint, common_endpoints, endpoints_of, host_texts
+from weft.kernel.permission_subjects import ANY_HOST, HostEndpoint, common_endpoints, endpoints_of, host_texts
 from weft.programs.program_records import Program
 from weft.programs.program_writer import ensure_own
 from weft.programs.programs import Programs
@@ -81,7 +81,7 @@ class SandboxLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Whether nothing is confined."""
         return self.files is SandboxFiles.EVERYTHING and self.network is not False and self.hosts is None
 
-    def _allowed_endpoints(self) -> frozenset[Endpoint]:
+    def _allowed_endpoints(self) -> frozenset[HostEndpoint]:
         if self.network is False or (self.network is None and self.hosts is None):
             return frozenset()
         return endpoints_of((ANY_HOST,) if self.hosts is None else self.hosts)
@@ -185,7 +185,7 @@ def _common_hosts(lists: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | 
     layers = [endpoints_of(hosts) for hosts in lists if hosts is not None]
     if not layers:
         return None
-    common: frozenset[Endpoint] = reduce(common_endpoints, layers)
+    common: frozenset[HostEndpoint] = reduce(common_endpoints, layers)
     return host_texts(common)
 
 

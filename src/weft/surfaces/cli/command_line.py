@@ -272,9 +272,21 @@ class Call:
                 repository_of=trusted_repositories(lambda: ledger.trust.is_trusted),
                 progress=bar.staged,
             )
+        if self.token is not None:
+            self._ensure_unrevoked(ledger, self.token)
         if not (self.json or self.quiet or self.token):
             prepare_question(ledger, self.note)
         return ledger
+
+    def _ensure_unrevoked(self, ledger: Ledger, token: TokenContent) -> None:
+        """A token that was revoked in the ledger, perhaps on another machine, opens it no longer."""
+        from weft.programs.accounts import Accounts
+
+        try:
+            token.ensure_valid(0, Accounts(ledger).revoked_among(token.ids))
+        except BaseException:  # whatever it was, nobody has the ledger now to close it
+            ledger.close()
+            raise
 
     @property
     def _acting_as(self) -> Authority | str | None:

@@ -218,8 +218,8 @@ def verified_token(token: str) -> TokenContent:
     return read(token, public_keys(), now_ms=SystemClock().now_ms(), revoked=revoked, keyring=user_keyring())
 
 
-class ServedCredentials:
-    """What counts for a server that this person started: the keys and the revocations of their configuration."""
+class PersonsTokens:
+    """The tokens that count for a server that this person started, by the files of their configuration."""
 
     def verified_token(self, token: str) -> TokenContent:
         return verified_token(token)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.kernel.authority import SENDING
-from weft.kernel.errors import InvalidInput, NotApplicable
+from weft.kernel.errors import InvalidInput, LedgerMissing, NotApplicable
 from weft.kernel.typed_names import Site, shell_line, shell_word
 from weft.surfaces.cli.arguments import read_input
 from weft.surfaces.cli.command_line import Call, confirm, group, is_person_there, undo
@@ -477,6 +477,8 @@ def show_token(call: Call, file: str | None) -> None:
 def revoke_token_id(call: Call, id: str | None, file: str | None) -> None:
     """Revoke a token, and with it every token that was made from it.
 
+    It is refused with your configuration, and by every server of the ledger, wherever that runs.
+
     ID is the one that `weft token show` and `weft token create` tell.
     """
     from weft.surfaces.cli.credentials import revoke_token
@@ -488,7 +490,20 @@ def revoke_token_id(call: Call, id: str | None, file: str | None) -> None:
     if token_id is None or not _ID.fullmatch(token_id):
         raise InvalidInput("this is no id of a token", "it has 32 hex digits; `weft token show` tells it")
     revoked = revoke_token(token_id, _now_ms())
+    _revoke_in_ledger(call, token_id)
     call.answer(revoked, ["revoked ", Span(revoked.id, "id")])
+
+
+def _revoke_in_ledger(call: Call, token_id: str) -> None:
+    """In the ledger that the command is about as well, if there is one: servers on other machines look there."""
+    from weft.programs.accounts import Accounts
+
+    try:
+        find_ledger(call.ledger)
+    except LedgerMissing:
+        return
+    with call.writing() as ledger:
+        Accounts(ledger).revoke(token_id)
 
 
 @weft_command("list-revoked")

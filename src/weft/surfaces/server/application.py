@@ -16,9 +16,25 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from weft.surfaces.server.callers import Caller, Callers
-from weft.surfaces.server.guards import SECURITY_HEADERS, HostGuard, ensure_json, read_body
+from weft.surfaces.server.guards import (
+    HTTPS_HEADERS,
+    SECURITY_HEADERS,
+    HostGuard,
+    RateLimit,
+    ensure_json,
+    ensure_small_head,
+    read_body,
+)
 from weft.surfaces.server.problems import Refusal, problem_of
-from weft.surfaces.server.route_table import BASE, RETRY_HEADER, ROUTES, Route
+from weft.surfaces.server.route_table import (
+    ANY_CALLER,
+    BASE,
+    READING_METHODS,
+    RETRY_HEADER,
+    ROUTES,
+    Route,
+    ensure_listed,
+)
 from weft.surfaces.server.verb_requests import VerbRequests
 from weft.surfaces.wire.forms import document
 from weft.surfaces.wire.records import MEDIA_TYPE as RECORD_TYPE
@@ -32,6 +48,9 @@ if TYPE_CHECKING:
     from weft.runtime.ledger_port import Executor
     from weft.verbs.declaration import Machine
 
+MOST_AT_ONCE, MOST_PER_SECOND = 2000, 1000.0
+"""Requests of one credential, and of those that were made from it. Two cores answer fewer: it stops one that asks in a
+circle, and no one who works."""
 Note = Callable[[str], None]
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -75,7 +94,8 @@ def page_schema(item: dict[str, Any], next: dict[str, Any]) -> dict[str, Any]:
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """What a path answers. One without a right is public; `names` are the parameters of its path."""
+    """What a path answers. One without a right is public, as PUBLIC_ROUTES says; `names` are the parameters of its
+    path."""
 
     method: str
     path: str
@@ -89,10 +109,17 @@ class Application:
 
     def __init__(self, served: Served, more: Iterable[Endpoint] = ()) -> None:
         self._served = served
+        self._headers = {**SECURITY_HEADERS, **(HTTPS_HEADERS if served.hosts.is_secure else {})}
+        self._rates = RateLimit(MOST_AT_ONCE, per_second=MOST_PER_SECOND)
         self._paths = PathTree()
-        self.endpoints = [*(_verb_endpoint(served, route) for route in ROUTES), *_public(served, self.described), *more]
+        self.endpoints = self._all_endpoints(more)
         for endpoint in self.endpoints:
+            ensure_listed(endpoint.method, endpoint.path, endpoint.right)
             self._paths.add(endpoint)
+
+    def _all_endpoints(self, more: Iterable[Endpoint]) -> list[Endpoint]:
+        verbs = (_verb_endpoint(self._served, route) for route in ROUTES)
+        return [*verbs, *_public(self._served, self.described), *more]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -104,7 +131,7 @@ class Application:
             response = await self._answered(request)
         except ClientDisconnect:
             return
-        for name, value in SECURITY_HEADERS.items():
+        for name, value in self._headers.items():
             response.headers.setdefault(name, value)
         await response(scope, receive, send)
 
@@ -119,12 +146,15 @@ class Application:
 
     async def _answered(self, request: Request) -> Response:
         try:
+            ensure_small_head(request)
             self._served.hosts.check(request)
             endpoint, names = self._paths.find(request.method, raw_path(request))
             caller = None
             if endpoint.right is not None:
-                caller = await self._served.callers.caller(request.headers)
-                if not caller.authority.rights.may_allow(endpoint.right):
+                changes = request.method not in READING_METHODS
+                caller = await self._served.callers.caller(request.headers, changes=changes)
+                self._rates.take(caller.ids[0])
+                if endpoint.right != ANY_CALLER and not caller.authority.rights.may_allow(endpoint.right):
                     raise caller.authority.refusal(endpoint.right)
             return await endpoint.handler(request, caller, names)
         except ClientDisconnect:

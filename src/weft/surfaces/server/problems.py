@@ -70,6 +70,7 @@ TITLES = {
     409: "It does not fit what is there",
     410: "It was erased",
     413: "The request is too large",
+    414: "The address is too long",
     415: "The body is of another type",
     421: "This host is not served here",
     422: "The request has a wrong value",

@@ -21,7 +21,31 @@ RETRY_HEADER = "idempotency-key"
 """A header that gives this parameter of a verb."""
 MOST_PAGE = 500
 """Records on a page at most: a thousand turns in full can be some hundred megabytes."""
+READING_METHODS = ("GET", "HEAD")
+PUBLIC_ROUTES = frozenset(
+    {
+        ("GET", "/openapi.json"),
+        ("GET", "/health"),
+        ("GET", "/ready"),
+        ("GET", "/sign-in/{code}"),
+        ("POST", f"{BASE}/sign-in"),
+        ("POST", f"{BASE}/invitations"),
+    }
+)
+"""What anybody may ask. Every other route names the right that it needs."""
+ANY_CALLER = ""
+"""The right of routes that concern the caller's own credential: having one is enough."""
+OWN_CREDENTIAL_ROUTES = frozenset({("GET", f"{BASE}/me"), ("POST", f"{BASE}/sign-out")})
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+def ensure_listed(method: str, path: str, right: str | None) -> None:
+    """Raises where a route is public, or asks for no right, and no table says so; and where one says so of a route that
+    asks for a right."""
+    tables = {None: PUBLIC_ROUTES, ANY_CALLER: OWN_CREDENTIAL_ROUTES}
+    named = {of for of, routes in tables.items() if (method, path) in routes}
+    if named != ({right} if right in tables else set()):
+        raise ValueError(f"{method} {path} needs a right, or a place in the table of public routes")
 
 
 class Route(Struct, frozen=True, kw_only=True):

@@ -461,6 +461,31 @@ def list_(call: Call) -> None:
 add_show(human_command, "human")
 
 
+@human_command.verb("invite")
+@named("name", "human")
+@click.option(
+    "--url",
+    metavar="URL",
+    default="http://127.0.0.1:8420",
+    help="Where the server is reached. Default: http://127.0.0.1:8420.",
+)
+def invite(call: Call, name: str, url: str) -> None:
+    """Let a person choose a password for the server.
+
+    The link that is printed counts once, for three days. Whoever has it signs in as that person from then on, to every
+    `weft serve` of this ledger, and whoever did before is signed out. Give it to nobody else.
+    """
+    from weft.programs.accounts import Accounts
+    from weft.verbs.answers import InvitedPerson
+
+    call.ensure_owner("human invite")
+    with call.writing() as ledger:
+        link = Accounts(ledger).invite(name)
+    invited = InvitedPerson(person=name, url=link.url(url), expires_at=link.expires_ms)
+    call.answer(invited, [invited.url])
+    call.note(f"{name} chooses a password there, until {local_time(link.expires_ms)}")
+
+
 @human_command.verb("presence")
 @named("name", "human")
 @click.argument("presence", type=click.Choice(["available", "busy", "away", "offline"]))

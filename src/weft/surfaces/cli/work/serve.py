@@ -16,6 +16,7 @@ from weft.surfaces.cli.work.send import CAPACITY_TURNS, full_broker
 from weft.verbs.answers import ServerReady
 
 if TYPE_CHECKING:
+    from weft.programs.accounts import Accounts
     from weft.surfaces.server.application import Served
 
 MOST_PORT = 65535
@@ -40,12 +41,13 @@ def serve_command(call: Call, port: int, no_broker: bool, mcp_writes: tuple[str,
     """Serve this ledger over HTTP until stopped.
 
     It listens on this machine alone, at http://127.0.0.1:8420. Requests need a credential: `weft token create` makes a
-    token. /openapi.json describes every route; docs/http.md tells how to use them. At /mcp it is an MCP server.
-    Messages are answered in the same process, as `weft broker` does.
+    token, and the link that is printed signs your browser in, once and soon. `weft human invite` lets somebody else
+    choose a password. /openapi.json describes every route; docs/http.md tells how to use them. At /mcp it is an MCP
+    server. Messages are answered in the same process, as `weft broker` does.
 
     SIGTERM or Ctrl-C lets it finish what runs; a second one leaves turns to other brokers.
 
-    One line says that it is ready.
+    One line says that it is ready, another one has the link.
     """
     from weft.surfaces.cli.programs.mcp_servers import writing_tools
 
@@ -77,27 +79,41 @@ def _ensure_installed() -> None:
 
 async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str, ...], *, has_broker: bool) -> None:
     from weft.aio.open_ledger import SharedInference
+    from weft.programs.accounts import LINK_MS, Accounts
     from weft.surfaces.server.application import Application
     from weft.surfaces.server.event_streams import EventStreams, event_endpoints
     from weft.surfaces.server.mcp_endpoint import mcp_endpoints
     from weft.surfaces.server.messages import message_endpoints
     from weft.surfaces.server.serving import LOOPBACK, Serving
+    from weft.surfaces.server.sign_in import sign_in_endpoints
 
     port = taken.getsockname()[1]
-    served = served_ledger(call, access, port)
+    accounts = Accounts(access.ledger)
+    served = served_ledger(call, access, accounts, port)
     streams = EventStreams(served)
     inference = SharedInference(os.environ.get)
     endpoints = [
         *message_endpoints(served, streams),
         *event_endpoints(served, streams),
         *mcp_endpoints(served, inference, tools),
+        *sign_in_endpoints(served, accounts),
     ]
     application = Application(served, endpoints)
     broker = await full_broker(call, access, CAPACITY_TURNS) if has_broker else None
-    ready = ServerReady(ready=True, pid=os.getpid(), url=f"http://{LOOPBACK}:{port}", has_broker=has_broker)
+    url = f"http://{LOOPBACK}:{port}"
+    link = await served.crossing.run(accounts.owner_link)
+    ready = ServerReady(
+        ready=True,
+        pid=os.getpid(),
+        url=url,
+        has_broker=has_broker,
+        sign_in_url=link.url(url),
+        sign_in_expires_at=link.expires_ms,
+    )
 
     def show_ready() -> None:
-        call.answer(ready, [f"ready: {ready.url}"])
+        minutes = LINK_MS // 60_000
+        call.answer(ready, [f"ready: {ready.url}"], [f"sign in: {ready.sign_in_url} (once, within {minutes} minutes)"])
         sys.stdout.flush()
 
     try:
@@ -107,20 +123,22 @@ async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str,
     call.note("stopped")
 
 
-def served_ledger(call: Call, access: BrokerAccess, port: int) -> Served:
+def served_ledger(call: Call, access: BrokerAccess, accounts: Accounts, port: int) -> Served:
     """What requests are answered from."""
     from weft.kernel.clock import SystemClock
-    from weft.surfaces.cli.credentials import ServedCredentials
+    from weft.surfaces.cli.credentials import PersonsTokens
     from weft.surfaces.cli.work.sandbox_access import LedgerMachine
     from weft.surfaces.server.application import Served
-    from weft.surfaces.server.callers import Callers
+    from weft.surfaces.server.callers import PLAIN_COOKIE, Callers
     from weft.surfaces.server.guards import HostGuard
 
     crossing = access.mirror.crossing
     return Served(
         ledger=access.ledger,
         crossing=crossing,
-        callers=Callers(ServedCredentials(), crossing, SystemClock().now_ms),
+        callers=Callers(
+            PersonsTokens(), accounts, crossing, SystemClock().now_ms, cookie_name=f"{PLAIN_COOKIE}-{port}"
+        ),
         hosts=HostGuard(port),
         machine=LedgerMachine(access.ledger, call.trust_store),
         note=lambda text: call.note(Span(text, "warn")),
