@@ -109,16 +109,14 @@ def on_terminal(
     folder: Path, *arguments: str, script: str = "", typed: str = "", **environment: str
 ) -> tuple[int, str]:
     """A process on a terminal of its own, where something was typed ahead; its exit code and all that the terminal was
-    sent. It runs the program, or a script of Python."""
+    sent. It runs the program, which shows no progress however slow the machine is, or a script of Python."""
     settings = {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PYTHONIOENCODING": "utf-8", "PAGER": "cat"}
     variables = {**os.environ, **settings, **environment}
     terminal, theirs = pty.openpty()
     child: subprocess.Popen[bytes] | Forked
-    if script:
-        streams = (theirs, theirs, theirs)
-        child = shared_forker()._start((script, *arguments), folder, variables, streams, script_runs.__name__)
-    elif not _is_for_interpreter(environment):
-        child = shared_forker().start_on_terminal(arguments, folder, variables, theirs)
+    if script or not _is_for_interpreter(environment):
+        words, streams = (script or PATIENT, *arguments), (theirs, theirs, theirs)
+        child = shared_forker()._start(words, folder, variables, streams, script_runs.__name__)
     else:
         child = subprocess.Popen(
             [*PROGRAM, *arguments],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.surfaces.shell import PATIENT, Shell, on_terminal
+from tests.surfaces.shell import Shell, on_terminal
 
 ALLOWED: dict[str, Any] = {"tools_available": ["Read"], "tool_calls": [{"name": "Read", "result": 1}]}
 NOT_ALLOWED: dict[str, Any] = {"tools_available": ["Read"], "tool_calls": [{"name": "Bash", "result": 1}]}
@@ -71,7 +71,7 @@ def test_a_terminal_gets_a_table(weft: Shell, folder: Path) -> None:
 def test_a_terminal_gets_a_summary_first(weft: Shell, folder: Path) -> None:
     for turn in (NOT_ALLOWED, NOBODY_KNOWS, ALLOWED):
         weft.record("q", session=f"s{len(turn['tool_calls'])}", **turn)
-    shown = on_terminal(folder, "audit", script=PATIENT)[1]
+    shown = on_terminal(folder, "audit")[1]
     first, _, head, *rows = shown.splitlines()
     assert first.startswith("3 turns, 3 calls: 1 allowed, ")
     assert "FINDINGS" in head
@@ -84,7 +84,7 @@ def test_a_terminal_gets_a_summary_first(weft: Shell, folder: Path) -> None:
 def test_rights_whose_use_was_not_recorded_are_no_calls_that_are_not_known(weft: Shell, folder: Path) -> None:
     weft.record("q", **NOBODY_KNOWS)
     weft.record("q", permissions_granted=["repo:read"])
-    first, _, _, *rows = on_terminal(folder, "audit", script=PATIENT, NO_COLOR="1")[1].splitlines()
+    first, _, _, *rows = on_terminal(folder, "audit", NO_COLOR="1")[1].splitlines()
     assert first == "2 turns, 1 call: 0 allowed, 0 not allowed, 1 not known"
     assert [row.split("  ")[0] for row in rows[:2]] == [
         "called; whether allowed is not known",
@@ -96,7 +96,7 @@ def test_rights_whose_use_was_not_recorded_are_no_calls_that_are_not_known(weft:
 def test_the_same_finding_of_one_turn_is_one_line_of_the_summary(weft: Shell, folder: Path) -> None:
     calls = [{"name": name, "result": 1} for name in ["Bash"] * 25 + ["Edit"]]
     weft.record("q", **{**NOT_ALLOWED, "tool_calls": calls})
-    shown = on_terminal(folder, "audit", script=PATIENT, NO_COLOR="1")[1]
+    shown = on_terminal(folder, "audit", NO_COLOR="1")[1]
     rows = [line.split() for line in shown.splitlines() if line.startswith("tool_not_available")]
     assert [row[3:5] for row in rows] == [["Bash", "25"], ["Edit", "1"]]
     assert "more were not allowed" not in shown

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.surfaces.shell import PATIENT, Shell, on_terminal
+from tests.surfaces.shell import Shell, on_terminal
 from weft.surfaces.cli.screen import fitting
 from weft.surfaces.plain_text import width
 
@@ -21,7 +21,7 @@ def work(weft: Shell, session: str, folder: str) -> None:
 
 def table(folder: Path, columns: int, *arguments: str) -> list[str]:
     """The lines of a table on a terminal of so many columns, none of which is wider."""
-    code, shown = on_terminal(folder, *arguments, "--no-color", script=PATIENT, COLUMNS=str(columns))
+    code, shown = on_terminal(folder, *arguments, "--no-color", COLUMNS=str(columns))
     assert code == 0
     lines = shown.split("\n\n")[0].splitlines()
     assert [line for line in lines if width(line) > columns] == []

@@ -20,7 +20,7 @@ import pytest
 import weft as library
 from scripts.dump_cli import MAKING, READING, lines_of
 from tests.sizes import share
-from tests.surfaces.shell import PATIENT, Shell, masked, on_terminal, spawn
+from tests.surfaces.shell import Shell, masked, on_terminal, spawn
 from tests.surfaces.test_cli_turn_files import Desk
 from weft.ledger.read.session_list import first_line
 from weft.surfaces.cli.command_line import BUG, OK
@@ -236,7 +236,7 @@ def test_no_stored_text_can_drive_the_terminal(weft: Shell, arguments: tuple[str
     weft("record", stdin=json.dumps({**turn, "error": {"message": HOSTILE, "code": HOSTILE}}))
     weft("move", "main", "main", "--reason", HOSTILE.replace("\0", ""))
     real = tuple(argument.replace("\0", "") for argument in arguments)
-    _, shown = on_terminal(weft.folder, *real, script=PATIENT)
+    _, shown = on_terminal(weft.folder, *real)
     assert FORBIDDEN.findall(plain(shown)) == []
     piped = spawn(weft.folder, *real)
     assert FORBIDDEN.findall(piped.stdout.decode() + piped.stderr.decode()) == []
