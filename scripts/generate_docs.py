@@ -1,8 +1,10 @@
-"""Writes docs/events.md from the types in src/weft/kernel. `make docs` runs it; a test compares page and code."""
+"""Writes docs/events.md from the types in src/weft/kernel, and the routes of docs/http.md. `make docs` runs it; tests
+compare page and code."""
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -259,10 +261,40 @@ def events_page() -> str:
     return "\n".join("\n".join((*section(), "")) for section in SECTIONS)
 
 
+# --- The routes of docs/http.md.
+
+HTTP_PAGE = PAGE.parent / "http.md"
+BEGIN, END = "<!-- routes -->\n", "<!-- end of routes -->"
+
+
+def routes_table() -> str:
+    """Every route by its resource: what it does, the right that it needs, and what is special about it."""
+    from weft.surfaces.server.route_table import RETRY_PARAMETER, ROUTES, is_paged
+
+    lines: list[str] = []
+    for tag in dict.fromkeys(route.tag for route in ROUTES):
+        lines += [f"### {tag.capitalize()}", "", "| route | what it does | right | |", "|---|---|---|---|"]
+        for route in (route for route in ROUTES if route.tag == tag):
+            verb = route.verb
+            takes_key = any(one.name == RETRY_PARAMETER for one in verb.parameters)
+            marks = {"pages": is_paged(route), "key": takes_key, "machine": bool(verb.machines)}
+            special = ", ".join(mark for mark, holds in marks.items() if holds)
+            about = re.split(r"(?<=\.)\s", " ".join(verb.help.split("\n\n")[0].split()))[0].replace("|", "\\|")
+            lines.append(f"| `{route.method} {route.path}` | {about} | `{route.right}` | {special} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def http_page() -> str:
+    """The page as it is, with the routes as they are declared."""
+    before, _, rest = HTTP_PAGE.read_text().partition(BEGIN)
+    return f"{before}{BEGIN}\n{routes_table()}\n{END}{rest.partition(END)[2]}"
+
+
 def main() -> None:
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(events_page())
-    print(f"wrote {PAGE.relative_to(PAGE.parents[1])}")
+    for page, text in ((PAGE, events_page()), (HTTP_PAGE, http_page())):
+        page.write_text(text)
+        print(f"wrote {page.relative_to(PAGE.parents[1])}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_a_body_that_cannot_be_taken_is_refused(site: Site, content: bytes, type
 
 def test_an_unknown_path_or_method_is_told(site: Site) -> None:
     assert site.ask("GET", "/api/v1/nothing").json["code"] == "route_unknown"
-    assert site.ask("DELETE", "/api/v1/sessions").headers["allow"] == "GET, POST"
+    assert site.ask("DELETE", "/api/v1/sessions").headers["allow"] == "GET, HEAD, OPTIONS, POST"
 
 
 def test_the_description_names_every_route_and_its_right(site: Site) -> None:
@@ -202,3 +203,42 @@ def test_a_page_has_no_more_than_so_many_records(site: Site) -> None:
     for query in ("limit=501", "limit=-1", "limit=many", "after=nothing", "after=1.", "limit=1&limit=2"):
         assert site.ask("GET", f"/api/v1/providers?{query}").status == 422, query
     assert site.ask("GET", "/api/v1/providers?limit=0").json == {"items": [], "next": None, "left_out": 0}
+
+
+def test_a_long_answer_is_compressed_for_who_takes_that(site: Site) -> None:
+    site.ledger.record_turn(session="main", query=["hello " * 500], response="hi")
+    path = f"{BASE_URL}/api/v1/threads/main"
+    headers = {"authorization": f"Bearer {site.token()}"}
+    plain = site.send("GET", path, headers)
+    assert "content-encoding" not in plain.headers
+    for accepted in ("gzip", "br, gzip;q=0.5", "*"):
+        packed = site.send("GET", path, {**headers, "accept-encoding": accepted})
+        assert (packed.headers["content-encoding"], packed.headers["content-length"]) == ("gzip", str(len(packed.body)))
+        assert gzip.decompress(packed.body) == plain.body
+        assert "accept-encoding" in packed.headers["vary"].lower()
+        known = {**headers, "accept-encoding": accepted, "if-none-match": packed.headers["etag"]}
+        assert site.send("GET", path, known).status == 304
+    for accepted in ("", "identity", "br", "gzip;q=0", "*;q=0", "gzip;q=nothing"):
+        assert "content-encoding" not in site.send("GET", path, {**headers, "accept-encoding": accepted}).headers
+    short = site.send("GET", f"{BASE_URL}/api/v1/providers", {**headers, "accept-encoding": "gzip"})
+    assert "content-encoding" not in short.headers
+    assert len(plain.body) > 1024 > len(short.body)
+
+
+def test_head_is_the_same_without_the_body(site: Site) -> None:
+    site.ledger.record_turn(session="main", query=["hello"], response="hi")
+    plain = {"accept-encoding": "identity"}
+    whole, head = (site.ask(method, "/api/v1/turns/main", headers=plain) for method in ("GET", "HEAD"))
+    assert (head.status, head.body, head.headers) == (200, b"", whole.headers)
+    assert head.headers["content-length"] == str(len(whole.body))
+    assert site.ask("HEAD", "/api/v1/turns/nothing").status == 404
+    assert site.ask("HEAD", "/api/v1/turns/main", token=None).status == 401
+    assert site.ask("HEAD", "/api/v1/sessions/main/aliases").status == 405
+
+
+def test_options_tells_the_methods_of_a_path_and_allows_no_other_origin(site: Site) -> None:
+    answered = site.ask("OPTIONS", "/api/v1/sessions", token=None)
+    assert (answered.status, answered.headers["allow"], answered.body) == (204, "GET, HEAD, OPTIONS, POST", b"")
+    assert not [name for name in answered.headers if name.startswith("access-control-")]
+    assert site.ask("OPTIONS", "/api/v1/nothing", token=None).status == 404
+    assert site.ask("OPTIONS", "/api/v1/sessions", headers={"origin": "http://evil.example"}).status == 403

@@ -6,6 +6,7 @@ Paths are taken apart before they are decoded, so that a name may hold a slash a
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,11 @@ class Application:
             return
         for name, value in self._headers.items():
             response.headers.setdefault(name, value)
+        if type(response) is Response:  # and no stream
+            if is_to_compress(request, response):
+                await self._served.crossing.run(lambda: compress(response))
+            if request.method == "HEAD":
+                response.body = b""  # its length stays in the header
         await response(scope, receive, send)
 
     def described(self) -> bytes:
@@ -148,6 +154,8 @@ class Application:
         try:
             ensure_small_head(request)
             self._served.hosts.check(request)
+            if request.method == "OPTIONS":  # whoever asks: what a path takes stands in the description, too
+                return Response(status_code=204, headers={"allow": self._paths.allowed(raw_path(request))})
             endpoint, names = self._paths.find(request.method, raw_path(request))
             caller = None
             if endpoint.right is not None:
@@ -200,8 +208,26 @@ class PathTree:
         assert endpoint.method not in node._endpoints, f"{endpoint.method} {endpoint.path} is there twice"
         node._endpoints[endpoint.method] = endpoint
 
+    def allowed(self, path: str) -> str:
+        """The methods of a path, as `Allow` has them. Raises Refusal with 404."""
+        return self._node(path)[0]._allow
+
+    @property
+    def _allow(self) -> str:
+        return ", ".join(sorted({*self._endpoints, "OPTIONS", *(["HEAD"] if "GET" in self._endpoints else [])}))
+
     def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
         """Raises Refusal with 404 or 405."""
+        node, values = self._node(path)
+        endpoint = node._endpoints.get("GET" if method == "HEAD" else method)
+        if endpoint is None:
+            headers = {"allow": node._allow}
+            raise Refusal(405, "method_refused", f"this route takes {headers['allow']}", headers=headers)
+        names = [part[1:-1] for part in endpoint.path.strip("/").split("/") if part.startswith("{")]
+        return endpoint, dict(zip(names, values, strict=True))
+
+    def _node(self, path: str) -> tuple[PathTree, list[str]]:
+        """What stands at a path, and the names in it."""
         values: list[str] = []
         node: PathTree | None = self
         for part in path.strip("/").split("/"):
@@ -214,12 +240,42 @@ class PathTree:
                 break
         if node is None or not node._endpoints:
             raise Refusal(404, "route_unknown", "there is no such route", f"{BASE} has them: see /openapi.json")
-        endpoint = node._endpoints.get("GET" if method == "HEAD" else method)
-        if endpoint is None:
-            allowed = ", ".join(sorted(node._endpoints))
-            raise Refusal(405, "method_refused", f"this route takes {allowed}", headers={"allow": allowed})
-        names = [part[1:-1] for part in endpoint.path.strip("/").split("/") if part.startswith("{")]
-        return endpoint, dict(zip(names, values, strict=True))
+        return node, values
+
+
+# --- Answers, compressed for who takes that.
+
+COMPRESSED_TYPES = ("application/json", "application/problem+json", "text/", RECORD_TYPE)
+LEAST_COMPRESSED_BYTES = 1024
+"""Less than that fits into one packet anyway."""
+GZIP_LEVEL = 5
+
+
+def is_to_compress(request: Request, response: Response) -> bool:
+    kind = response.headers.get("content-type", "")
+    if not kind.startswith(COMPRESSED_TYPES) or len(response.body) <= LEAST_COMPRESSED_BYTES:
+        return False
+    response.headers.add_vary_header("accept-encoding")
+    return "content-encoding" not in response.headers and takes_gzip(request.headers.get("accept-encoding", ""))
+
+
+def takes_gzip(accepted: str) -> bool:
+    """By `gzip;q=0.5, *;q=0`. What is named goes before `*`."""
+    weights: dict[str, float] = {}
+    for item in accepted.lower().split(","):
+        name, _, details = item.partition(";")
+        weight = details.strip().removeprefix("q=") or "1"
+        weights[name.strip()] = float(weight) if weight.replace(".", "", 1).isdecimal() else 0.0
+    return weights.get("gzip", weights.get("*", 0.0)) > 0
+
+
+def compress(response: Response) -> None:
+    """The same document by other bytes, so its tag becomes a weak one."""
+    response.body = gzip.compress(response.body, GZIP_LEVEL, mtime=0)
+    response.headers["content-encoding"] = "gzip"
+    response.headers["content-length"] = str(len(response.body))
+    if tag := response.headers.get("etag"):
+        response.headers["etag"] = f"W/{tag.removeprefix('W/')}"
 
 
 # --- Endpoints of verbs.
