@@ -15,7 +15,7 @@ import pytest
 from scripts.generate_docs import HTTP_PAGE, http_page
 from weft.surfaces.server.problems import STATUS_OF
 
-EXAMPLE = re.compile(r"^<!-- run -->\n+```bash\n(.*?)^```$", re.M | re.S)
+EXAMPLE = re.compile(r"^<!-- run: shell -->\n+```bash\n(.*?)^```$", re.M | re.S)
 PORT = "8420"
 ANSWERS = "weft-answer"
 READY = "for _ in $(seq 600); do curl -sf http://127.0.0.1:8420/health >/dev/null && break; sleep 0.1; done\n"
