@@ -202,3 +202,37 @@ def test_a_descriptor_and_a_link_elsewhere_are_read(weft: Shell, place: Path, tm
     os.close(writing)
     assert weft("record", f"/dev/fd/{reading}").code == 0
     os.close(reading)
+
+
+WRITING = {
+    "an export": ("export", "talk", "--format", "markdown", "-o", "away/made"),
+    "images of an export": ("export", "talk", "--format", "markdown", "-o", "made.md", "--assets", "away"),
+    "a bundle": ("bundle", "create", "talk", "-o", "away/made"),
+    "a backup": ("backup", "away/made"),
+    "facts": ("facts", "export", "away/made"),
+    "a clone": ("clone", ".weft/ledger.db", "away/made"),
+    "a token": ("token", "create", "--as", "scout", "--allow", "session:*", "--out", "away/made"),
+    "files of a turn": ("checkout", "talk", "--to", "away"),
+    "a copy of the folder": ("fork", "talk", "other", "--in", "away/made"),
+}
+
+
+@pytest.mark.parametrize("words", WRITING.values(), ids=WRITING)
+def test_no_link_of_an_agent_makes_a_command_write_elsewhere(
+    weft: Shell,  # noqa: F811
+    place: Path,
+    words: tuple[str, ...],
+) -> None:
+    weft("agent", "create", "scout", "--prompt", "Look.")
+    weft.record("words", session="talk")
+    elsewhere = place.parent / "home" / "bin"
+    elsewhere.mkdir()
+    (place / "away").symlink_to(elsewhere)
+    refused = weft(*words)
+    assert refused.code != 0
+    assert f"leads to '{elsewhere}', by a link in {place}" in refused.err
+    assert list(elsewhere.iterdir()) == []
+    (place / "away").unlink()
+    (place / "within").mkdir()
+    (place / "away").symlink_to("within")
+    assert "leads to" not in weft(*words).err

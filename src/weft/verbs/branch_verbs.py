@@ -121,7 +121,9 @@ def fork(
         str | None,
         opt("Decisions as JSON, as --dry-run --json prints them.", metavar="FILE", typed=TypedForm.FILE),
     ] = None,
-    folder: Annotated[str | None, opt("Where the copy of the working directory goes.", "--in", metavar="DIR")] = None,
+    folder: Annotated[
+        str | None, opt("Where the copy of the working directory goes.", "--in", metavar="DIR", is_path=True)
+    ] = None,
     dry_run: Annotated[bool, opt("Show what would become of files and other resources; fork nothing.")] = False,
     *,
     machine: Machine = HERE,
@@ -582,7 +584,8 @@ def checkout(
     ledger: Ledger,
     rev: Annotated[Revision, arg(is_latest=True)],
     to: Annotated[
-        str | None, opt("A new folder for the files; the working directory stays as it is.", metavar="DIR")
+        str | None,
+        opt("A new folder for the files; the working directory stays as it is.", metavar="DIR", is_path=True),
     ] = None,
     resource: Annotated[str | None, opt("Which directory, where the turn worked in several.", metavar="NAME")] = None,
     reconstruct: Annotated[

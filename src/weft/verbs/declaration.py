@@ -114,6 +114,7 @@ class ParameterDetails(Struct, frozen=True, kw_only=True):
     before: str = ""
     """Of an option of the command line alone: the parameter that it stands before; the last, where it is empty."""
     is_path: bool = False
+    """A folder that is written to, or looked through later."""
     on_terminal: Any = None
     """What is meant where nobody says, and a person reads the answer on a terminal."""
     old: tuple[str, ...] = ()

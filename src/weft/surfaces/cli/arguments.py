@@ -170,6 +170,18 @@ def read_named_text(file: str) -> str:
     return decode_utf8(read_named_file(file), file)
 
 
+class WrittenPath(click.Path):
+    """Where something is written. Refused where a link that an agent may have made leads elsewhere."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from weft.surfaces.cli.work.sandbox_access import ensure_not_led_away
+
+        path = super().convert(value, param, ctx)
+        if path != STANDARD:
+            ensure_not_led_away(path if os.path.exists(path) else os.path.dirname(path) or os.curdir)
+        return path
+
+
 def piped_input(missing: str) -> BinaryIO:
     if sys.stdin.isatty():
         raise click.UsageError(missing)

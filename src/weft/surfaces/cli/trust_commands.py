@@ -16,7 +16,7 @@ import click
 from weft.kernel.authority import SENDING
 from weft.kernel.errors import InvalidInput, LedgerMissing, NotApplicable
 from weft.kernel.typed_names import Site, shell_line, shell_word
-from weft.surfaces.cli.arguments import read_input
+from weft.surfaces.cli.arguments import WrittenPath, read_input
 from weft.surfaces.cli.command_line import Call, confirm, group, is_person_there, undo
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import complete_programs
@@ -355,7 +355,7 @@ credential_option = click.option(
 )
 out_option = click.option(
     "--out",
-    type=click.Path(),
+    type=WrittenPath(),
     metavar="FILE",
     help="Write it to a file that only you can read, instead of printing it.",
 )

@@ -16,6 +16,7 @@ from weft.kernel.errors import InvalidInput, ProtocolBroken, TokenRefused, Unsup
 from weft.surfaces.cli.arguments import (
     Complete,
     RenamedOption,
+    WrittenPath,
     as_wanted,
     complete_approvals,
     complete_labels,
@@ -542,7 +543,9 @@ def _typed(parameter: Parameter) -> list[click.Parameter]:
 def _click_type(parameter: Parameter) -> Any:
     if parameter.choices:
         return click.Choice(parameter.choices)
-    if parameter.details.is_path or parameter.details.typed is TypedForm.FILE:
+    if parameter.details.is_path:
+        return WrittenPath()
+    if parameter.details.typed is TypedForm.FILE:
         return click.Path()
     kind = parameter.item_type
     least, most = parameter.details.least, parameter.details.most

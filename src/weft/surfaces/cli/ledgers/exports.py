@@ -18,7 +18,7 @@ from weft.kernel.clock import SystemClock, system_random
 from weft.kernel.errors import InvalidInput
 from weft.kernel.typed_names import shell_line, shell_word
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.arguments import STANDARD, stdout_bytes
+from weft.surfaces.cli.arguments import STANDARD, WrittenPath, stdout_bytes
 from weft.surfaces.cli.command_line import DIFFERENT, Call, group
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import counted, progress
@@ -64,7 +64,13 @@ def _complete_forms(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     help="markdown, html, jsonl, openai, anthropic, or what a plugin adds. Default: by the end of FILE's name.",
 )
 @click.option(
-    "-o", "--output", "file", metavar="FILE", type=click.Path(), default=STANDARD, help="Where to. Default: -, stdout."
+    "-o",
+    "--output",
+    "file",
+    metavar="FILE",
+    type=WrittenPath(),
+    default=STANDARD,
+    help="Where to. Default: -, stdout.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--context", is_flag=True, help="What the model would see, instead of the whole thread.")
@@ -79,7 +85,7 @@ def _complete_forms(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     help="all, signed or none of the models' thinking. Default: all; signed for anthropic.",
 )
 @click.option("--no-tools", is_flag=True, help="Leave tool calls and their results out.")
-@click.option("--assets", metavar="DIR", type=click.Path(), help="A folder for the images of Markdown.")
+@click.option("--assets", metavar="DIR", type=WrittenPath(), help="A folder for the images of Markdown.")
 @arguments.original_option
 def export_command(
     call: Call,
@@ -391,7 +397,7 @@ def _place_words(places: Iterable[AbsentContent]) -> Iterator[str]:
 
 @weft_command("create")
 @click.argument("threads", metavar="THREAD...", nargs=-1, shell_complete=arguments.complete_labels)
-@click.option("-o", "--output", "file", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
+@click.option("-o", "--output", "file", type=WrittenPath(), required=True, metavar="FILE", help="The file to write.")
 @click.option("--room", "rooms", multiple=True, metavar="ROOM", help="A room, with the threads of its agents.")
 @click.option("--withhold", multiple=True, metavar="WHAT", help="Leave out a message, a call, a turn or a content.")
 @click.option("--withhold-matching", metavar="PATTERN", help="Leave out every content that PATTERN is found in.")
@@ -460,7 +466,7 @@ def verify(call: Call, file: str, signed: bool) -> int | None:
 @weft_command("sign")
 @click.argument("file", type=click.Path())
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_keys)
-@click.option("-o", "--output", "path", type=click.Path(), required=True, metavar="FILE", help="The file to write.")
+@click.option("-o", "--output", "path", type=WrittenPath(), required=True, metavar="FILE", help="The file to write.")
 def sign(call: Call, file: str, keys: tuple[str, ...], path: str) -> None:
     """Add your signature to a bundle, in a new file.
 

@@ -25,7 +25,7 @@ from weft.ledger.api import KeptReference, Ledger, Problem, ResourceLog, Snapsho
 from weft.store.port import Diagnosis, DiagnosisSeverity, as_far_as_it_goes, error, good, note, warning
 from weft.store.private_files import make_folder
 from weft.store.replicas import COPIED, RECOVERED, identity_of
-from weft.surfaces.cli.arguments import complete_labels, read_input
+from weft.surfaces.cli.arguments import WrittenPath, complete_labels, read_input
 from weft.surfaces.cli.command_line import DIFFERENT, OK, Call, exit_code, undo
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import awaited, counted, progress, size_text
@@ -303,7 +303,7 @@ def _why_nothing(done: PackResult, named: bool, when: str | None) -> str:
 
 
 @weft_command("backup")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=WrittenPath())
 @files_option
 def backup_command(call: Call, file: str, no_files: bool) -> int:
     """Copy the ledger while it is in use, with the files of turns.

@@ -18,7 +18,7 @@ from weft.kernel.typed_names import Site, shell_word
 from weft.ledger.api import Ledger, ResourceLog, Runs
 from weft.store.private_files import make_folder
 from weft.store.replicas import CLONED, StoredTrust
-from weft.surfaces.cli.arguments import STANDARD, RenamedOption, complete_labels, piped_input, stdout_bytes
+from weft.surfaces.cli.arguments import STANDARD, RenamedOption, WrittenPath, complete_labels, piped_input, stdout_bytes
 from weft.surfaces.cli.command_line import OK, Call, SharedGroup, ask, confirm, group, is_person_there
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.command_line import undo as undo_line
@@ -179,7 +179,7 @@ def note_rest(call: Call, ledger: Ledger, synced: Synced) -> None:
 
 @weft_command("clone")
 @click.argument("source", type=click.Path())
-@click.argument("dest", required=False, type=click.Path())
+@click.argument("dest", required=False, type=WrittenPath())
 @click.option("--no-imports-secret", is_flag=True, help="Imports there and here stay two trees.")
 @files_option
 @silence_option
@@ -753,7 +753,7 @@ facts_command = group(
 
 
 @facts_command.verb("export")
-@click.argument("file", type=click.Path(), default=STANDARD)
+@click.argument("file", type=WrittenPath(), default=STANDARD)
 def export_facts(call: Call, file: str) -> None:
     """Export every fact as a JSON line.
 
