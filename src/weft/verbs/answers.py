@@ -300,6 +300,18 @@ class BrokerReady(Struct, frozen=True, kw_only=True):
     waiting: int
 
 
+class LoggedRequest(Struct, frozen=True, kw_only=True):
+    """`serve`: under `--json` one line on standard error for each request that was answered. `route` is a path of the
+    table, and has nothing that the client wrote."""
+
+    request: str
+    """Its method."""
+    route: str
+    status: int
+    answered_at: int
+    milliseconds: int
+
+
 class ServerReady(Struct, frozen=True, kw_only=True):
     """`serve`: printed once requests are answered at `url`."""
 

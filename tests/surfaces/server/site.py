@@ -25,6 +25,7 @@ from weft.surfaces.server.event_streams import EventStreams, event_endpoints
 from weft.surfaces.server.guards import HostGuard
 from weft.surfaces.server.mcp_endpoint import mcp_endpoints
 from weft.surfaces.server.messages import message_endpoints
+from weft.surfaces.server.metrics import ServerMetrics, metrics_endpoint
 from weft.surfaces.server.sign_in import sign_in_endpoints
 
 T = TypeVar("T")
@@ -50,13 +51,16 @@ class Site:
             note=self.notes.append,
         )
         self.streams = EventStreams(self.served)
+        self.metrics = ServerMetrics(lambda: len(self.streams))
         endpoints = [
             *message_endpoints(self.served, self.streams),
             *event_endpoints(self.served, self.streams),
             *mcp_endpoints(self.served, SharedInference(None), mcp_writes),
             *sign_in_endpoints(self.served, self.accounts),
+            metrics_endpoint(self.served, self.metrics),
         ]
         self.application = Application(self.served, endpoints)
+        self.application.on_answered.append(self.metrics.count)
         self._runner = asyncio.Runner()
 
     def verified_token(self, token: str) -> TokenContent:

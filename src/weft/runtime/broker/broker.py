@@ -198,6 +198,8 @@ class Broker:
         self._clock, self._capacity, self._sleep = clock or SystemClock(), capacity, sleep
         self._background = background or BackgroundJobs()
         self._working: dict[str, asyncio.Task[ServedSession]] = {}
+        self.turns_ended = 0
+        """Since it began."""
         self._serving = False
         """Whether every session is served, not only those whose messages are awaited here."""
         self._schedule = SessionSchedule(self._runs.owner, capacity)
@@ -225,6 +227,11 @@ class Broker:
             functions=functions,
         )
         self._runners = self._turns.runners
+
+    @property
+    def working(self) -> int:
+        """How many sessions it works on now."""
+        return len(self._working)
 
     # --- for those who send --------------------------------------------------------------------------------------
 
@@ -468,6 +475,7 @@ class Broker:
         session = waiting.session
         self._working.pop(session, None)
         self._schedule.stop(session)
+        self.turns_ended += not task.cancelled() and task.exception() is None and task.result().end is not None
         if not task.cancelled() and task.exception() is not None:
             self._schedule.postpone(session, self._clock.now_ms() + FAILURE_MS)
         elif self._can_go_on(waiting, task):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -16,6 +17,7 @@ from msgspec import Struct, field
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from weft.kernel.clock import SystemClock
 from weft.surfaces.server.callers import Caller, Callers
 from weft.surfaces.server.guards import (
     HTTPS_HEADERS,
@@ -105,11 +107,29 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     details: EndpointDetails | None = None
 
 
+class AnsweredRequest(Struct, frozen=True, kw_only=True):
+    """A request that was answered. Its route is a path of the table, or UNKNOWN: nothing that the client wrote."""
+
+    method: str
+    route: str
+    status: int
+    began_ms: int
+    seconds: float
+
+
+UNKNOWN = "unknown"
+CLOCK = SystemClock()
+ROUTE = "weft.route"
+"""In the scope of a request, once it is known: the path of its route."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
 class Application:
-    """Answers requests over one open ledger."""
+    """Answers requests over one open ledger. `on_answered` hears of each of them."""
 
     def __init__(self, served: Served, more: Iterable[Endpoint] = ()) -> None:
         self._served = served
+        self.on_answered: list[Callable[[AnsweredRequest], None]] = []
         self._headers = {**SECURITY_HEADERS, **(HTTPS_HEADERS if served.hosts.is_secure else {})}
         self._rates = RateLimit(MOST_AT_ONCE, per_second=MOST_PER_SECOND)
         self._paths = PathTree()
@@ -127,7 +147,7 @@ class Application:
             await _answer_lifespan(receive, send)
             return
         assert scope["type"] == "http", "uvicorn is told to take nothing else"
-        request = Request(scope, receive)
+        request, began_ms, began = Request(scope, receive), CLOCK.now_ms(), time.monotonic()
         try:
             response = await self._answered(request)
         except ClientDisconnect:
@@ -139,7 +159,18 @@ class Application:
                 await self._served.crossing.run(lambda: compress(response))
             if request.method == "HEAD":
                 response.body = b""  # its length stays in the header
-        await response(scope, receive, send)
+        try:
+            await response(scope, receive, send)
+        finally:
+            answered = AnsweredRequest(
+                method=request.method if request.method in METHODS else UNKNOWN,
+                route=scope.get(ROUTE, UNKNOWN),
+                status=response.status_code,
+                began_ms=began_ms,
+                seconds=time.monotonic() - began,
+            )
+            for hear in self.on_answered:
+                hear(answered)
 
     def described(self) -> bytes:
         """The OpenAPI description of all endpoints."""
@@ -157,6 +188,7 @@ class Application:
             if request.method == "OPTIONS":  # whoever asks: what a path takes stands in the description, too
                 return Response(status_code=204, headers={"allow": self._paths.allowed(raw_path(request))})
             endpoint, names = self._paths.find(request.method, raw_path(request))
+            request.scope[ROUTE] = endpoint.path
             caller = None
             if endpoint.right is not None:
                 changes = request.method not in READING_METHODS

@@ -116,7 +116,7 @@ FAMILIES: Mapping[str, Sequence[type[Struct]]] = {
         answers.UnfinishedTurn,
         answers.PickedTurn, answers.SummaryTurn, answers.ChatReply, answers.NodeTags,
         answers.SentMessage, answers.InterruptedTurn, answers.BrokerReady, answers.ServerReady, answers.ServedCaller,
-        answers.InvitedPerson, ListedSession,
+        answers.InvitedPerson, answers.LoggedRequest, ListedSession,
         model.Session, model.Turn, model.RecordedTurn, model.Message, model.ToolCall, model.Codeblock, model.Compaction,
         model.Branch, model.SessionAlias, model.HeadMove, model.SessionMove, model.RevisionTarget,
         model.AppliedSubstitution, Provenance,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,11 +14,11 @@ from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.screen import Span
 from weft.surfaces.cli.work.broker_call import BrokerAccess, with_broker
 from weft.surfaces.cli.work.send import CAPACITY_TURNS, full_broker
-from weft.verbs.answers import ServerReady
+from weft.verbs.answers import LoggedRequest, ServerReady
 
 if TYPE_CHECKING:
     from weft.programs.accounts import Accounts
-    from weft.surfaces.server.application import Served
+    from weft.surfaces.server.application import AnsweredRequest, Served
 
 MOST_PORT = 65535
 
@@ -68,13 +69,14 @@ def _ensure_installed() -> None:
 
     try:
         import httptools
+        import prometheus_client
         import starlette
         import uvicorn
     except ImportError as error:
         raise Unsupported(
             f"serving needs the package {error.name}", "install it with `pip install 'weft[server]'`"
         ) from None
-    del httptools, starlette, uvicorn
+    del httptools, prometheus_client, starlette, uvicorn
 
 
 async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str, ...], *, has_broker: bool) -> None:
@@ -84,6 +86,7 @@ async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str,
     from weft.surfaces.server.event_streams import EventStreams, event_endpoints
     from weft.surfaces.server.mcp_endpoint import mcp_endpoints
     from weft.surfaces.server.messages import message_endpoints
+    from weft.surfaces.server.metrics import ServerMetrics, metrics_endpoint
     from weft.surfaces.server.serving import LOOPBACK, Serving
     from weft.surfaces.server.sign_in import sign_in_endpoints
 
@@ -92,14 +95,17 @@ async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str,
     served = served_ledger(call, access, accounts, port)
     streams = EventStreams(served)
     inference = SharedInference(os.environ.get)
+    broker = await full_broker(call, access, CAPACITY_TURNS) if has_broker else None
+    metrics = ServerMetrics(lambda: len(streams), broker)
     endpoints = [
         *message_endpoints(served, streams),
         *event_endpoints(served, streams),
         *mcp_endpoints(served, inference, tools),
         *sign_in_endpoints(served, accounts),
+        metrics_endpoint(served, metrics),
     ]
     application = Application(served, endpoints)
-    broker = await full_broker(call, access, CAPACITY_TURNS) if has_broker else None
+    application.on_answered += [metrics.count, *([partial(_log, call)] if call.json else [])]
     url = f"http://{LOOPBACK}:{port}"
     link = await served.crossing.run(accounts.owner_link)
     ready = ServerReady(
@@ -121,6 +127,19 @@ async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str,
     finally:
         await inference.close()
     call.note("stopped")
+
+
+def _log(call: Call, request: AnsweredRequest) -> None:
+    """One line of JSON for each request: its route, and nothing that the client wrote."""
+    call.wait_for(
+        LoggedRequest(
+            request=request.method,
+            route=request.route,
+            status=request.status,
+            answered_at=request.began_ms + round(request.seconds * 1000),
+            milliseconds=round(request.seconds * 1000),
+        )
+    )
 
 
 def served_ledger(call: Call, access: BrokerAccess, accounts: Accounts, port: int) -> Served:
