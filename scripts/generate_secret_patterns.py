@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from re import _constants as kind  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as kind  # type: ignore[attr-defined, unused-ignore]
+from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
 from typing import Any
 
 from weft.ledger.secrets.scan import COMPONENTS, PATTERNS, in_short

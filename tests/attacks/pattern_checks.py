@@ -12,8 +12,8 @@ Possessive repeats and atomic groups give nothing back: they are neither nested 
 import ast
 import importlib
 import re
-from re import _constants as codes  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as codes  # type: ignore[attr-defined, unused-ignore]
+from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
 from typing import Any
 
 from msgspec import Struct

@@ -7,8 +7,8 @@ import re
 import string
 from base64 import b64encode
 from functools import cache
-from re import _constants as kind  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as kind  # type: ignore[attr-defined, unused-ignore]
+from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
 from typing import Any
 
 import kingfisher_sdk
