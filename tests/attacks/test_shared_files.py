@@ -16,7 +16,7 @@ from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.tools.shell import ShellTool
 
 ON_DISK = True  # no sandbox takes a workspace in memory
-LINKED = "node_modules/package/index.js"
+LINKED, OTHER = "node_modules/package/index.js", "node_modules/package/other.js"
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def workspace(tmp_path: Path) -> Path:
     store = tmp_path / "store"
     store.mkdir()
     (folder / LINKED).parent.mkdir(parents=True)
-    for name in (LINKED, "node_modules/package/other.js"):
+    for name in (LINKED, OTHER):
         (store / os.path.basename(name)).write_text("module\n")
         os.link(store / os.path.basename(name), folder / name)
-    _wait_for_later_time(store, (folder / LINKED).stat().st_ctime_ns)
+    _wait_for_later_time(store, (folder / OTHER).stat().st_ctime_ns)  # it was linked last
     return folder
 
 
