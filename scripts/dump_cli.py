@@ -198,6 +198,60 @@ code create c --source "1" --language python | code list | info create i --conte
 info list --all --type fact | info list --type nothing | info validate i --reason fits | info validate i
 info activate i --key k10 | info activate i --key k10 | info archive i --as ann | info archive i | info archive nobody
 info validate m | info list | info list --all
+inbox --dead | inbox --session main | inbox --session nobody | inbox --cancel x --again y | inbox --cancel x --dead
+inbox --again x --session main | inbox --cancel nobody | inbox --again nobody | send hello --session empty --no-wait
+send again --session x --no-wait --queue steer --priority 3 | inbox | inbox --session x | inbox --session empty --as ann
+interrupt main | interrupt nobody | interrupt | retry main | retry nobody | retry main --afresh --no-wait
+approvals --all | approvals x | approvals x --all | approvals x --session main | approvals --session main
+approvals --session nobody | approve | approve abcdef | approve abcdef --rule --session-scope | approve abcdef -y
+reject | reject abcdef --abort --reason no | human create bob --name "Bob B" --permission approve --channel terminal
+human create bob | human create eve --set x | human create eve --set a.b=1 | human create eve --as ann --key k20
+human list | human show bob | human show bob:1 | human show nobody | human presence ann busy
+human presence ann busy --key k21 | human presence ann x | human presence nobody busy | human presence ann away --as bob
+human ask bob "Shall I?" | human ask bob "Shall I?" --data "{}" --about a --key k22 | human ask bob q --data x
+human ask nobody q | human notify bob "It is done" | human requests | human requests bob --status pending
+human requests nobody | human requests --status nothing | human approve bob abcdef | human approve bob nothing
+human reject bob abcdef --reason no --key k23 | human approve nobody abcdef -y
+policy list --state active | policy list --state nothing | policy history | policy history --agent a
+policy history --agent nobody | policy show default | policy show nobody | policy show x --agent a
+policy show --agent a | policy show --agent nobody | policy propose nofile.py | policy activate nobody
+policy activate nobody -y --notes n | policy reject nobody --reason r | policy rollback nobody | policy rollback default
+policy rollback default --agent a | policy rollback nobody --agent a | policy rollback default -y --agent nobody
+policy test nofile.py | policy test nobody | policy backtest nobody | policy backtest nofile.py --since never
+room create q | room create q2 --person ann --agent a --title "A room" | room create q3 --person nobody | room list
+room list --all | room list --as ann | room show q | room show nobody | room show r --as nobody | room title r New
+room title nobody x | room title r "" | room add r a | room add r nobody | room add r a --key k30 | room invite r bob
+room invite r bob --reason come | room invite r nobody | room invitations | room invitations --as bob
+room decline r --as bob | room decline r | room decline nobody | room profile r a | room profile r nobody | room remove r a
+room remove r nobody | room remove r ann --reason x | room post r hello --no-wait | room post r "hello @ann" --no-wait
+room post r hi --as ann --no-wait --key k31 | room post nobody x | room post r "" | room read r | room read r -n 1
+room read r --after 1 | room read r --before 2 | room read r --as bob | room read nobody | room fork r | room fork r f1
+room fork nobody | room leave r --as ann | room leave r | room archive r --reason done | room archive r | room list
+room restore r | room restore nobody | room show r | room invitations --all | room invitations r
+agent create b --model m --prompt "You b." --set harness.a=1 | agent create b --model m | agent create c --model nobody
+agent create c --model m --as ann --key k40 | agent list | agent list --all | agent show b | agent show b:1
+agent show nobody | agent configure b --prompt "Be b." --reason why | agent configure b | agent configure nobody --set a=1
+agent configure b --expected 1 --set temperature=1 | agent status b | agent status | agent status nobody | agent pause b
+agent resume b | agent stop b | agent stop nobody | agent share b ann | agent share b nobody | agent unshare b ann
+agent visibility b private | agent visibility b x | agent visibility b | agent reset b | agent reset nobody
+agent assign b t1 | agent assign b nobody | agent assign nobody t1 | toolset create u --allow read --deny "shell(rm *)"
+toolset create u --allow read | toolset create v --allow nothing | toolset list | toolset show u | toolset show nobody
+toolset edit u --allow list | toolset edit u | toolset edit nobody --allow read | toolset delete u --key k41
+toolset delete nobody | task create "Other" --name t9 --set a=1 | task create "" --name t8 | task create "Do" --name t9
+task list | task list --all | task show t9 | task show nobody | task configure t9 --set title=x | task configure nobody
+task assign t9 b | task assign t9 nobody | task start t9 | task start t9 --as ann | task fail t9 --reason bad
+task complete t9 | task complete t9 --result "{}" | task complete nobody | task run nobody | task list
+resource add . | resource add nowhere --name w | resource add http://example.org/ --name u1 | resource list
+resource list --all | resource show u1 | resource show nobody | resource attach u1 main | resource attach u1 nobody
+resource owners u1 | resource owners nobody | resource detach u1 main | resource probe u1 | resource probe nobody
+resource snapshot u1 | resource snapshot nobody | resource restore nobody | resource migrate u1 --session main
+resource discard u1 --reason x | resource discard nobody | resource reconcile | resource exec nobody ls
+resource logs nobody | resource kill nobody | info create j --content text --as ann | info create j --content text
+info create j --type nothing --content x | info query hello | info query --tag x | info query | code create d
+code create d --source "def run(x): return x" --language python --as ann | code create d --file nowhere.py
+pending list | pending show x | pending take x | pending refuse x | pending undo x | pending list --all
+pending list --kind agent | token create | token create --right session:read --for 1h | token show x | token revoke x
+token list-revoked | token attenuate x | token rotate | token create --scope read --for 1d
 """
 
 

@@ -24,35 +24,28 @@ from weft.surfaces.cli.main import SUMMARIES
 from weft.surfaces.cli.main import weft as weft_command
 from weft.verbs import MODULE_OF, every_verb, find_verb, session_verbs
 from weft.verbs.declaration import OpenMode, RequestError, Verb, opt, verb
-from weft.verbs.trigger_verbs import TriggerSettings
+from weft.verbs.program_verbs import TriggerSettings
 
 ROOT = click.Context(weft_command, info_name="weft")
 INTERACTIVE = {"chat", "room chat"}
 """They stay with the terminal; at most eight."""
 UNDECLARED = frozenset(
     """
-init | import | record | compact | substitute | graph node | graph neighbours
-graph path | graph history | graph lineage | graph calls | graph resources | graph policies | graph ancestry
-graph emit | graph ingest | bisect | export
-clone | pull | push | pending list | pending show | pending take | pending refuse | pending undo | pending
+init | import | record | compact | substitute | graph node | graph neighbours | graph path | graph history
+graph lineage | graph calls | graph resources | graph policies | graph ancestry | graph emit | graph ingest | bisect
+export | clone | pull | push | pending list | pending show | pending take | pending refuse | pending undo | pending
 remote | replica | sync-stdio | bundle create | bundle verify | bundle sign | bundle open | key create | key list
-key export | key trust | key delete | resume | provider models | model invoke | model get | agent create
-agent configure | agent list | agent show | agent run | agent assign | agent status | agent stop | agent resume
-agent share | agent unshare | agent visibility | agent reset | agent pause | toolset create | toolset list
-toolset show | toolset edit | toolset delete | tools | task create | task list | task show | task configure
-task assign | task start | task complete | task run | task fail | trigger run | trigger deliver | code create
-info create | info query | human create | human list | human show | human presence | human notify | human ask
-human requests | human approve | human reject | policy propose | policy list | policy history | policy show
-policy test | policy backtest | policy activate | policy reject | policy rollback | program invoke | embed | similar
-route | embed-stats | apply | resource add | resource list | resource show | resource attach | resource detach
-resource probe | resource snapshot | resource restore | resource owners | resource migrate | resource discard
-resource exec | resource logs | resource kill | resource reconcile | sandbox run | config | trust | doctor | verify
-rebuild | facts export | facts import | backup | copy | recover | erase | secrets | pack | send | inbox | broker | serve
-approvals | approve | reject | interrupt | retry | replay | room create | room list | room show | room post
-room read | room follow | room add | room invite | room remove | room invitations | room decline | room profile
-room title | room fork | room leave | room archive | room restore | follow | token create | token attenuate
-token show | token revoke | token list-revoked | token rotate | credential | mcp add | mcp list | mcp remove
-mcp tools | mcp approve | mcp enable | mcp disable | mcp | completion | help | mcp config | mcp serve
+key export | key trust | key delete | resume | provider models | model invoke | model get | agent run | agent status
+agent resume | tools | task complete | task run | trigger run | trigger deliver | code create | info create
+info query | human notify | human ask | human requests | human approve | human reject | policy propose | policy list
+policy history | policy show | policy test | policy backtest | policy activate | policy reject | policy rollback
+program invoke | embed | similar | route | embed-stats | apply | resource add | resource list | resource show
+resource attach | resource detach | resource probe | resource snapshot | resource restore | resource owners
+resource migrate | resource discard | resource exec | resource logs | resource kill | resource reconcile
+sandbox run | config | trust | doctor | verify | rebuild | facts export | facts import | backup | copy | recover
+erase | secrets | pack | send | broker | serve | retry | replay | room post | room follow | follow | token create
+token attenuate | token show | token revoke | token list-revoked | token rotate | credential | mcp add | mcp list
+mcp remove | mcp tools | mcp approve | mcp enable | mcp disable | mcp | completion | help | mcp config | mcp serve
 """.replace("\n", " | ")
     .strip(" |")
     .split(" | ")

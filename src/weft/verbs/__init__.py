@@ -21,12 +21,19 @@ _MODULES = {
     " settle",
     "reading_verbs": "search log tree show read context diff files blame",
     "report_verbs": "usage projects story audit stats",
+    "message_verbs": "inbox interrupt approvals approve reject",
+    "room_verbs": "room_create room_title room_archive room_restore room_fork room_add room_invite room_decline"
+    " room_remove room_leave room_list room_show room_profile room_invitations room_read",
     "program_verbs": "program_list program_get program_history program_diff program_configure program_revert"
     " program_publish program_deprecate program_delete tag_add tag_remove tag_list nodes"
     " provider_create provider_configure provider_list provider_show model_create model_configure model_list"
-    " model_show code_list info_validate info_activate info_archive info_list",
-    "trigger_verbs": "trigger_create trigger_list trigger_show trigger_configure trigger_pause trigger_resume"
+    " model_show code_list info_validate info_activate info_archive info_list"
+    " trigger_create trigger_list trigger_show trigger_configure trigger_pause trigger_resume"
     " trigger_history trigger_delete",
+    "agent_verbs": "agent_create agent_configure agent_list agent_show agent_share agent_unshare agent_visibility"
+    " agent_assign agent_stop agent_reset agent_pause human_create human_list human_show human_presence"
+    " toolset_create toolset_list toolset_show toolset_edit toolset_delete"
+    " task_create task_list task_show task_configure task_assign task_start task_fail",
 }
 MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 """By verb the module of this package that declares it."""

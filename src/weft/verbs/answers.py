@@ -349,6 +349,26 @@ class InvitedPerson(Struct, frozen=True, kw_only=True):
 # --- What `weft approve` and `weft reject` answer, and what is said of a tool call that waits for them.
 
 
+SHORT_ID_LETTERS = 12
+
+
+def short_id(approval: Approval) -> str:
+    return approval.id[:SHORT_ID_LETTERS]
+
+
+def exact_document(approval: Approval) -> str:
+    """The JSON document that the approval is bound to, as it was recorded. Raises NotApplicable where it is not what
+    would run."""
+    from hashlib import sha256
+
+    from weft.kernel.errors import NotApplicable
+
+    document = (approval.shown or "").rpartition("\n\n")[2]
+    if sha256(document.encode()).hexdigest() != approval.plan_digest:
+        raise NotApplicable(f"what approval {short_id(approval)} would run cannot be shown", "reject it")
+    return document
+
+
 class AnsweredApproval(Struct, frozen=True, kw_only=True):
     """`approve`, `reject`: a tool call that a person answered for. `proposed` are the ids of the policies that were
     proposed with it."""

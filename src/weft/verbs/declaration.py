@@ -58,10 +58,10 @@ T = TypeVar("T")
 class Names(Struct, frozen=True):
     """What a text names, so that a shell completes it and a form lets people choose."""
 
-    what: Literal["session", "program", "message", "approval", "node", "word"]
+    what: Literal["session", "program", "message", "approval", "node", "word", "room", "participant"]
     of: tuple[str, ...] = ()
-    """Only programs of these kinds, or messages in these states; all, where it is empty. Of words: those that are
-    proposed."""
+    """Only programs of these kinds, messages or rooms in these states, or participants of these kinds; all, where it is
+    empty. Of words: those that are proposed."""
 
 
 SESSION = Names("session")
@@ -84,6 +84,8 @@ class TypedForm(StrEnum):
     """A file or a folder: beginning with a dot or `~` one of this machine, else the end of its path."""
     FIELDS = "fields"
     """`FIELD=VALUE`, repeated: an object of fields."""
+    JSON = "json"
+    """A JSON value, or with `@` the file that holds it."""
 
 
 class ParameterDetails(Struct, frozen=True, kw_only=True):
@@ -173,6 +175,9 @@ Fields = Annotated[
 ]
 """By path, such as `harness.maxTurns`."""
 Cursor = Annotated[str | None, opt("Start after this cursor, which the page before gave.", "--after", metavar="CURSOR")]
+PageLimit = Annotated[int | None, opt("At most so many.", "-n", "--limit", metavar="N", least=0, is_hidden=True)]
+PageCursor = Annotated[Cursor, opt("", is_hidden=True)]
+"""For a list that a person is shown whole: another caller reads it page by page."""
 
 
 class ParameterGroup(Struct, frozen=True, kw_only=True):

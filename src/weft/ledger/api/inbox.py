@@ -6,6 +6,7 @@ decide whether to ask.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from weft.kernel.enums import (
@@ -138,8 +139,15 @@ class Inbox(LedgerPart):
         with self._store.read() as txn:
             access = access_of(txn)
             row = None if session is None else require(txn, session)
-            messages = listed_messages(txn, wanted, None if row is None else row.n, limit, after)
-            return [one for one in messages if access.is_unlimited or _is_readable(txn, access, one)]
+            messages: list[InboxMessage] = []
+            while len(messages) < limit:  # a page on which nothing may be read is not the last one
+                page = listed_messages(txn, wanted, None if row is None else row.n, limit, after)
+                readable = (one for one in page if access.is_unlimited or _is_readable(txn, access, one))
+                messages += islice(readable, limit - len(messages))
+                if len(page) < limit:
+                    break
+                after = page[-1].n
+            return messages
 
     @requires("turn:record")
     def cancel(self, message: str, *, reason: str | None = None) -> None:

@@ -71,7 +71,7 @@ def complete_approvals(ctx: click.Context, _: click.Parameter, incomplete: str) 
     """The ids of tool calls that wait for a person."""
     from weft.kernel.errors import WeftError
     from weft.surfaces.cli.command_line import Call
-    from weft.surfaces.cli.work.approvals import short_id
+    from weft.verbs.answers import short_id
 
     try:
         with Call.completing(ctx).reading() as ledger:

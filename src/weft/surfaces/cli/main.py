@@ -181,8 +181,7 @@ _MODULES = {
     "ledgers.erasing": "erase secrets",
     "work.send": "send retry broker",
     "work.serve": "serve",
-    "chat.room_command": "room",
-    "chat.chat": "chat",
+    "chat.chat": "chat room",
     "programs.mcp_servers": "mcp",
     "command_help": "completion help",
 }

@@ -559,6 +559,10 @@ def _click_type(parameter: Parameter) -> Any:
 def _completion(names: Names) -> Complete:
     if names.what == "session":
         return complete_labels
+    if names.what == "room":
+        return complete_rooms(*names.of)
+    if names.what == "participant":
+        return complete_participants(*names.of)
     if names.what == "approval":
         return complete_approvals
     if names.what == "message":
@@ -579,12 +583,59 @@ def _completion(names: Names) -> Complete:
 # --- Values as they are typed.
 
 
+MOST_ROOMS = 1000
+ROOM_ID_LETTERS = 8
+
+
+def complete_rooms(*statuses: str) -> Complete:
+    """The titles of the rooms of whoever acts; of one without a title the end of its id."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from weft.kernel.errors import WeftError
+
+        try:
+            with Call.completing(ctx).reading() as ledger:
+                rooms = [room for status in statuses for room in ledger.rooms.list(status=status, limit=MOST_ROOMS)]
+        except (WeftError, OSError):
+            return []
+        names = [room.title or room.id[-ROOM_ID_LETTERS:] for room in rooms]
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def complete_participants(*kinds: str) -> Complete:
+    """The names of those who take part in the room that the line names."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from weft.kernel.errors import WeftError
+
+        try:
+            with Call.completing(ctx).reading() as ledger:
+                participants = ledger.rooms.participants(str(ctx.params.get("room")))
+        except (WeftError, OSError):
+            return []
+        names = [
+            participant.name
+            for participant in participants
+            if participant.kind in kinds and participant.system_kind is None
+        ]
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
 def _value(parameter: Parameter, typed: Any) -> Any:
     """What was typed, as far as it says everything by itself."""
     if parameter.details.typed is TypedForm.FIELDS:
         from weft.surfaces.cli.programs.program_call import typed_fields
 
         return typed_fields(typed)
+    if parameter.details.typed is TypedForm.JSON:
+        from weft.surfaces.cli.programs.program_call import json_of
+
+        what = parameter.details.what or parameter.name
+        return tuple(json_of(text, what) for text in typed) if parameter.is_repeated else json_of(typed, what)
     return parameter.item_type(typed) if parameter.is_enum and not parameter.is_repeated else typed
 
 

@@ -45,7 +45,6 @@ from weft.surfaces.cli.chat.rooms import (
     message_lines,
     name_style,
     plain_text,
-    room_member,
     room_name,
 )
 from weft.surfaces.cli.chat.typed_input import Command, Edit, KeyReader, LineEditor, TypedMessage, Unknown, read_typed
@@ -54,6 +53,7 @@ from weft.surfaces.cli.screen import Line, Screen, Span, terminal_size
 from weft.surfaces.cli.work.approvals import NO, YES
 from weft.surfaces.plain_text import cut, safe, safe_lines, width, wrapped
 from weft.surfaces.wire.forms import document, form
+from weft.verbs.room_verbs import room_member
 
 if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger

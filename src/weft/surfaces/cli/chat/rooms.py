@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from zlib import crc32
@@ -18,12 +18,15 @@ from msgspec import Struct
 from weft.kernel.message_text import find_mentions, shown_name
 from weft.kernel.typed_names import shell_line, shell_word
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.command_line import OWNER, Call, exit_code, hint_of, lines_of
+from weft.surfaces.cli.command_line import OWNER, Call, SharedCommand, exit_code, hint_of, lines_of
 from weft.surfaces.cli.command_line import command as weft_command
-from weft.surfaces.cli.programs.program_call import as_actor, complete_programs, message_text, named
+from weft.surfaces.cli.programs.program_call import as_actor, message_text
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import STYLES, Line, Span, local_time
+from weft.surfaces.cli.verb_commands import ROOM_ID_LETTERS, command_of, complete_rooms, shows
 from weft.surfaces.plain_text import TAB, safe, safe_lines
+from weft.verbs import room_verbs as verbs
+from weft.verbs.answers import Listing
 from weft.verbs.program_answers import AnsweredPost, DeclinedInvitation, RoomMember, ShownRoom
 
 if TYPE_CHECKING:
@@ -42,18 +45,18 @@ if TYPE_CHECKING:
     )
     from weft.ledger.model import NewMessage, Part
     from weft.surfaces.cli.work.broker_call import BrokerAccess
+    from weft.verbs.declaration import Verb
 
 
 # --- Rooms as people read them: a name to type, what was said with mentions as `@name`, and notices of the system.
 
-SHORT_ID_LETTERS = 8
 INDENT = " " * 6
 NAME_STYLES = tuple(style for style in STYLES if style.startswith("name-"))
 
 
 def short_id(id: str) -> str:
     """The end of a room's id, which names it as the whole does."""
-    return id[-SHORT_ID_LETTERS:]
+    return id[-ROOM_ID_LETTERS:]
 
 
 def name_style(name: str) -> str:
@@ -127,44 +130,6 @@ def _text_lines(text: str, names: Mapping[str, str], style: str = "") -> Iterato
 # --- What the commands of rooms take: a room, those who take part, and in whose name; and how a shell completes them.
 
 F = TypeVar("F", bound=Callable[..., Any])
-MOST_ROOMS = 1000
-
-
-def complete_rooms(*statuses: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """The titles of the rooms of whoever acts; of one without a title the end of its id."""
-
-    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        from weft.kernel.errors import WeftError
-
-        try:
-            with Call.completing(ctx).reading() as ledger:
-                rooms = [room for status in statuses for room in ledger.rooms.list(status=status, limit=MOST_ROOMS)]
-        except (WeftError, OSError):
-            return []
-        return [name for name in map(room_name, rooms) if name.startswith(incomplete)]
-
-    return complete
-
-
-def complete_participants(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """The names of those who take part in the room that the line names."""
-
-    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        from weft.kernel.errors import WeftError
-
-        try:
-            with Call.completing(ctx).reading() as ledger:
-                participants = ledger.rooms.participants(str(ctx.params.get("room")))
-        except (WeftError, OSError):
-            return []
-        names = [
-            participant.name
-            for participant in participants
-            if participant.kind in kinds and participant.system_kind is None
-        ]
-        return [name for name in names if name.startswith(incomplete)]
-
-    return complete
 
 
 def complete_mentions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -189,25 +154,49 @@ def room_argument(*statuses: str) -> Callable[[F], F]:
     return click.argument("room", shell_complete=complete_rooms(*(statuses or ("active",))))
 
 
-def in_persons_name(function: F) -> F:
+@contextmanager
+def _told_who_lets_in(call: Call, actor: str, options: Mapping[str, Any]) -> Iterator[None]:
     """`--as` behind the command means what it means before it. Whoever opened the ledger and takes no part in the room
     is told how to be let in."""
+    from weft.kernel.errors import NotAllowed
 
+    call.actor = actor
+    try:
+        yield
+    except NotAllowed as error:
+        if actor != OWNER or call.token is not None or "room" not in options:
+            raise
+        line = room_command_line(call, "invite", options["room"], OWNER)
+        raise NotAllowed(error.right, error.chain, _refused_act(error), f"`{line}` lets you in") from error
+
+
+def in_persons_name(function: F) -> F:
     @wraps(function)
     def run(call: Call, *arguments: Any, actor: str, **options: Any) -> Any:
-        from weft.kernel.errors import NotAllowed
-
-        call.actor = actor
-        try:
+        with _told_who_lets_in(call, actor, options):
             return function(call, *arguments, **options)
-        except NotAllowed as error:
-            if actor != OWNER or call.token is not None or "room" not in options:
-                raise
-            line = room_command_line(call, "invite", options["room"], OWNER)
-            raise NotAllowed(error.right, error.chain, _refused_act(error), f"`{line}` lets you in") from error
 
     wrapped: F = as_actor(run)  # type: ignore[assignment]
     return wrapped
+
+
+def room_verb(verb: Verb[..., Any]) -> SharedCommand:
+    """The command of a verb, in whose name `--as` says; that option stands behind `--key`."""
+    command = command_of(verb)
+    run_verb = command.callback
+    assert run_verb is not None
+
+    @wraps(run_verb)
+    def run(*arguments: Any, actor: str, **options: Any) -> Any:
+        with _told_who_lets_in(click.get_current_context().ensure_object(Call), actor, options):
+            return run_verb(*arguments, actor=actor, **options)
+
+    command.callback = run
+    names = [param.name for param in command.params]
+    if "retry_key" in names:
+        actor_at = names.index("actor")
+        command.params.insert(names.index("retry_key"), command.params.pop(actor_at))
+    return command
 
 
 def _refused_act(error: NotAllowed) -> str:
@@ -222,178 +211,79 @@ def room_command_line(call: Call, *words: str) -> str:
 
 # --- The commands that change a room or who takes part in it.
 
-HISTORIES = ("joined", "all")
-
 
 def room_line(room: Room, *words: Span | str) -> Line:
     return ["room ", Span(short_id(room.id), "id"), " ", Span(room.title or "", "label"), *words]
 
 
-@weft_command("create")
-@click.argument("title", required=False)
-@click.option(
-    "--agent", "agents", metavar="AGENT", multiple=True, shell_complete=complete_programs("agent"),
-    help="An agent that takes part; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--person", "people", metavar="PERSON", multiple=True, shell_complete=complete_programs("human"),
-    help="A person who takes part beside you; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--history", type=click.Choice(HISTORIES), default="joined",
-    help="What those read who join later: what is said from then on, or all. Default: joined.",
-)  # fmt: skip
-@arguments.key_option
-@in_persons_name
-def create(
-    call: Call,
-    title: str | None,
-    agents: tuple[str, ...],
-    people: tuple[str, ...],
-    history: str,
-    key: str | None,
-) -> None:
-    """Make a room, with agents and people in it. You take part, and so does the triage agent."""
-    with call.writing() as ledger:
-        room = ledger.rooms.create(title, agents=agents, people=people, history=history, key=key)
-    call.answer(room, room_line(room))
+@shows(verbs.room_create)
+def show_created(call: Call, room: Room) -> None:
+    call.screen.show(*room_line(room))
     call.note("undo: ", room_command_line(call, "archive", short_id(room.id)))
 
 
-@weft_command("add")
-@room_argument()
-@named("agents", "agent", nargs=-1, required=True, metavar="AGENT...")
-@in_persons_name
-def add(call: Call, room: str, agents: tuple[str, ...]) -> None:
-    """Add agents to a room: public ones, and private ones that work for you."""
-    _let_in(call, room, agents, lambda ledger, id, agent: ledger.rooms.add(id, agent))
+@shows(verbs.room_add)
+def show_added(call: Call, changed: Room, room: str, agents: tuple[str, ...]) -> None:
+    _show_let_in(call, changed, room, agents)
 
 
-@weft_command("invite")
-@room_argument()
-@named("people", "human", nargs=-1, required=True, metavar="PERSON...")
-@in_persons_name
-def invite(call: Call, room: str, people: tuple[str, ...]) -> None:
-    """Let people into a room. That confirms the invitation of somebody who was mentioned there."""
-    _let_in(call, room, people, lambda ledger, id, person: ledger.rooms.invite(id, person))
+@shows(verbs.room_invite)
+def show_invited(call: Call, changed: Room, room: str, people: tuple[str, ...]) -> None:
+    _show_let_in(call, changed, room, people)
 
 
-def _let_in(call: Call, room: str, names: tuple[str, ...], let_in: Callable[[Ledger, str, str], Room]) -> None:
-    """Each name is a change of its own: those before one that is refused have taken place."""
-    with call.writing() as ledger:
-        changed = ledger.rooms.get(room)
-        for name in dict.fromkeys(names):
-            changed = let_in(ledger, changed.id, name)
-    call.answer(changed, room_line(changed, ": ", ", ".join(names), " takes part" if len(names) == 1 else " take part"))
+def _show_let_in(call: Call, changed: Room, room: str, names: tuple[str, ...]) -> None:
+    words = " takes part" if len(names) == 1 else " take part"
+    call.screen.show(*room_line(changed, ": ", ", ".join(names), words))
     for name in names:
         call.note("undo: ", room_command_line(call, "remove", room, name))
 
 
-@weft_command("decline")
-@room_argument()
-@named("person", "human", required=False)
-@in_persons_name
-def decline(call: Call, room: str, person: str | None) -> None:
-    """End an invitation without anybody joining: your own, or as a participant that of PERSON."""
-    invited = person or call.actor
-    with call.writing() as ledger:
-        ledger.rooms.decline(room, invited)
-    declined = DeclinedInvitation(room=room, person=invited)
-    call.answer(declined, ["the invitation of ", Span(invited, "user"), " is over"])
+@shows(verbs.room_decline)
+def show_declined(call: Call, declined: DeclinedInvitation) -> None:
+    call.screen.show("the invitation of ", Span(declined.person, "user"), " is over")
 
 
-@weft_command("remove")
-@room_argument()
-@click.argument("who", shell_complete=complete_participants("agent", "user"))
-@in_persons_name
-def remove(call: Call, room: str, who: str) -> None:
-    """Take an agent or a person out of a room. What was said stays; what an agent has not begun to answer is dropped.
-
-    People are removed by whoever made the room. An agent's owner may keep its removal to
-    themselves; system agents stay.
-    """
-    with call.writing() as ledger:
-        record = ledger.rooms.get(room)
-        participant = next(
-            (member for member in ledger.rooms.participants(record.id) if who in (member.name, member.node)), None
-        )
-        ledger.rooms.remove(record.id, who)
-        changed = ledger.rooms.get(record.id)
-    call.answer(changed, room_line(changed, ": ", who, " takes part no longer"))
-    if participant is not None:
-        verb = "add" if participant.kind == "agent" else "invite"
-        call.note("undo: ", room_command_line(call, verb, room, who))
+@shows(verbs.room_remove)
+def show_removed(call: Call, changed: verbs.ChangedRoom, room: str, who: str) -> None:
+    call.screen.show(*room_line(changed.room, ": ", who, " takes part no longer"))
+    if changed.who is not None:
+        call.note("undo: ", room_command_line(call, _way_in(changed.who), room, who))
 
 
-@weft_command("leave")
-@room_argument()
-@in_persons_name
-def leave(call: Call, room: str) -> None:
-    """Leave a room. What was said until then you can still read."""
-    with call.writing() as ledger:
-        record = ledger.rooms.get(room)
-        participants = ledger.rooms.participants(record.id)
-        ledger.rooms.leave(record.id)
-        left = ledger.rooms.get(record.id)
-    call.answer(left, room_line(left, ": you take part no longer"))
-    is_agent = any(
-        participant.kind == "agent" and call.actor in (participant.name, participant.node)
-        for participant in participants
-    )
-    verb = "add" if is_agent else "invite"
-    call.note("a participant can let you in again: ", f"weft room {verb} {shell_word(room)} {shell_word(call.actor)}")
+def _way_in(participant: Participant | None) -> str:
+    return "add" if participant is not None and participant.kind == "agent" else "invite"
 
 
-@weft_command("title")
-@room_argument()
-@click.argument("title")
-@in_persons_name
-def title(call: Call, room: str, title: str) -> None:
-    """Give a room another title."""
-    with call.writing() as ledger:
-        before = ledger.rooms.get(room)
-        changed = ledger.rooms.retitle(before.id, title)
-    call.answer(changed, room_line(changed))
-    if before.title:
-        call.note("undo: ", room_command_line(call, "title", short_id(changed.id), before.title))
+@shows(verbs.room_leave)
+def show_left(call: Call, left: verbs.ChangedRoom, room: str) -> None:
+    call.screen.show(*room_line(left.room, ": you take part no longer"))
+    line = f"weft room {_way_in(left.who)} {shell_word(room)} {shell_word(call.actor)}"
+    call.note("a participant can let you in again: ", line)
 
 
-@weft_command("archive")
-@room_argument()
-@in_persons_name
-def archive(call: Call, room: str) -> None:
-    """Archive a room: nothing more is said in it, and lists leave it out. Whoever made it does that."""
-    with call.writing() as ledger:
-        archived = ledger.rooms.archive(room)
-    call.answer(archived, room_line(archived, " is archived"))
+@shows(verbs.room_title)
+def show_titled(call: Call, changed: verbs.ChangedRoom) -> None:
+    call.screen.show(*room_line(changed.room))
+    if changed.before.title:
+        call.note("undo: ", room_command_line(call, "title", short_id(changed.room.id), changed.before.title))
+
+
+@shows(verbs.room_archive)
+def show_archived(call: Call, archived: Room) -> None:
+    call.screen.show(*room_line(archived, " is archived"))
     call.note("undo: ", room_command_line(call, "restore", short_id(archived.id)))
 
 
-@weft_command("restore")
-@room_argument("archived")
-@in_persons_name
-def restore(call: Call, room: str) -> None:
-    """Bring an archived room back."""
-    with call.writing() as ledger:
-        restored = ledger.rooms.restore(room)
-    call.answer(restored, room_line(restored, " takes messages again"))
+@shows(verbs.room_restore)
+def show_restored(call: Call, restored: Room) -> None:
+    call.screen.show(*room_line(restored, " takes messages again"))
     call.note("undo: ", room_command_line(call, "archive", short_id(restored.id)))
 
 
-@weft_command("fork")
-@room_argument("active", "archived")
-@click.argument("position", required=False, type=click.IntRange(1))
-@click.option("--title", metavar="TITLE", help="The new room's title. Default: that of the other one.")
-@in_persons_name
-def fork(call: Call, room: str, position: int | None, title: str | None) -> None:
-    """Make a new room that goes on from a message of another one, by default its newest.
-
-    The agents that were there come along, with forks of their sessions; of the people only you. Both rooms go on
-    independently.
-    """
-    with call.writing() as ledger:
-        forked = ledger.rooms.fork(room, position, title=title)
-    call.answer(forked, room_line(forked, f" goes on from message {forked.fork_position}"))
+@shows(verbs.room_fork)
+def show_fork(call: Call, forked: Room, title: str | None) -> None:
+    call.screen.show(*room_line(forked, f" goes on from message {forked.fork_position}"))
     if title is None and forked.title is not None:
         call.note("both rooms have that title: name this one by its id, or `weft room title` gives it another")
     call.note("undo: ", room_command_line(call, "archive", short_id(forked.id)))
@@ -401,38 +291,11 @@ def fork(call: Call, room: str, position: int | None, title: str | None) -> None
 
 # --- `weft room list`, `show`, `profile`, `read` and `invitations`: what there is, and what was said.
 
-PAGE_MESSAGES = 1000
-SHOWN_MESSAGES = 50
 EMPTY = "you are in no room; `weft room create TITLE` makes one"
 
 
-@weft_command("list")
-@click.option("--archived", is_flag=True, help="Only archived rooms.")
-@click.option("--all", "is_every", is_flag=True, help="Archived rooms too.")
-@click.option(
-    "-n",
-    "--limit",
-    "limit",
-    metavar="N",
-    type=click.IntRange(1, MOST_ROOMS),
-    default=100,
-    help="At most N rooms. Default: 100.",
-)
-@in_persons_name
-def list_(call: Call, archived: bool, is_every: bool, limit: int) -> None:
-    """List your rooms, with what you have not read; where somebody spoke last comes first.
-
-    A row also says how often you are mentioned in what you have not read.
-    """
-    if archived and is_every:
-        raise click.UsageError("say --archived or --all")
-    status = None if is_every else "archived" if archived else "active"
-    with call.reading() as ledger:
-        rooms = ledger.rooms.list(status=status, limit=limit)
-        invitations = ledger.rooms.invitations()
-    if call.json:
-        call.documents(rooms)
-        return
+@shows(verbs.room_list)
+def show_rooms(call: Call, rooms: verbs.RoomList, archived: bool) -> None:
     rows: list[list[Span | str]] = [
         [
             Span(short_id(room.id), "id"),
@@ -443,15 +306,15 @@ def list_(call: Call, archived: bool, is_every: bool, limit: int) -> None:
             Span(room.title or "", "label"),
             Span(_room_state(room), "dim"),
         ]
-        for room in rooms
+        for room in rooms.items
     ]
     if rows:
         header = ["room", "in it", "unread", "mentions", "last message", "title", "state"]
         call.screen.table(rows, header, numbers=("in it", "unread", "mentions"), spare=["last message", "in it"])
     else:
         call.note("no room was archived" if archived else EMPTY)
-    if invitations:
-        waiting = counted(len(invitations), "invitation")
+    if rooms.invitations:
+        waiting = counted(rooms.invitations, "invitation")
         call.note(f"{waiting} open: `weft room invitations` lists them")
 
 
@@ -460,48 +323,15 @@ def _room_state(room: Room) -> str:
     return ", ".join([*words, *(["of another ledger"] if room.is_foreign else []), *(["left"] if room.is_left else [])])
 
 
-@weft_command("show")
-@room_argument("active", "archived")
-@click.option("--removed", is_flag=True, help="Those, too, who take part no longer.")
-@in_persons_name
-def show(call: Call, room: str, removed: bool) -> None:
-    """Show a room: its title, who takes part and what they do, what you have not read, who waits to be let in.
-
-    An agent is thinking while it has something to answer.
-    """
-    with call.reading() as ledger:
-        record = ledger.rooms.get(room)
-        participants = ledger.rooms.participants(record.id, removed=removed)
-        shown = ShownRoom(
-            room=record,
-            members=tuple(room_member(ledger, participant) for participant in participants),
-            invitations=tuple(ledger.rooms.invitations(record.id)),
-        )
-    if call.json:
-        call.document(shown)
-        return
-    call.screen.page([*_room_lines(record), *map(member_line, shown.members), *map(_waiting_line, shown.invitations)])
-    if any(participant.is_abandoned for participant in participants):
+@shows(verbs.room_show)
+def show_room(call: Call, shown: ShownRoom, room: str) -> None:
+    lines = [*_room_lines(shown.room), *map(member_line, shown.members), *map(_waiting_line, shown.invitations)]
+    call.screen.page(lines)
+    if any(member.participant.is_abandoned for member in shown.members):
         call.note("the process that was answering is gone: `weft broker` goes on with it")
     if shown.invitations:
         line = room_command_line(call, "invite", room, shown.invitations[0].name)
         call.note(f"`{line}` lets them in")
-
-
-def room_member(ledger: Ledger, participant: Participant) -> RoomMember:
-    """How somebody in a room is shown, as far as whoever looks may know them."""
-    from weft.kernel.errors import NotFound
-
-    try:
-        if participant.agent_id is None:
-            person = ledger.rooms.person(participant.node)
-            picture, emoji, active = person.image, person.emoji, person.last_active_time
-        else:
-            agent = ledger.rooms.agent(participant.node)
-            picture, emoji, active = agent.avatar_url, agent.emoji, agent.last_active_time
-    except NotFound:
-        return RoomMember(participant=participant)
-    return RoomMember(participant=participant, avatar_url=picture, emoji=emoji, last_active_time=active)
 
 
 def _room_lines(room: Room) -> Iterator[Line]:
@@ -547,24 +377,10 @@ def _waiting_line(invitation: Invitation) -> Line:
     ]
 
 
-@weft_command("profile")
-@named("name", "agent", "human")
-@in_persons_name
-def profile(call: Call, name: str) -> None:
-    """Show what an agent or a person tells of themselves. Private agents are there for those they work for.
-
-    Of an agent these are its description, personality, tools, who made it and whether it is public, picture or emoji,
-    and when it was last active.
-    """
-    from weft.kernel.errors import Action, NotFound
-
-    with call.reading() as ledger:
-        for look in (ledger.rooms.agent, ledger.rooms.person):
-            with suppress(NotFound):
-                record = look(name)
-                call.answer(record, *_profile_lines(record))
-                return
-    raise NotFound("agent or person", name, Action.LIST_PROGRAMS)
+@shows(verbs.room_profile)
+def show_profile(call: Call, record: AgentProfile | PersonProfile) -> None:
+    for line in _profile_lines(record):
+        call.screen.show(*line)
 
 
 def _profile_lines(record: AgentProfile | PersonProfile) -> Iterator[Line]:
@@ -585,19 +401,8 @@ def _profile_lines(record: AgentProfile | PersonProfile) -> Iterator[Line]:
             yield [Span(f"  {words if number == 0 else '':<18}", "dim"), line]
 
 
-@weft_command("invitations")
-@click.argument("room", required=False)
-@in_persons_name
-def invitations(call: Call, room: str | None) -> None:
-    """List people who were mentioned in a room and take no part in it: of ROOM, or of all your rooms and of yourself.
-
-    A participant lets them in with `weft room invite`; `weft room decline` ends an invitation.
-    """
-    with call.reading() as ledger:
-        waiting = ledger.rooms.invitations(room)
-    if call.json:
-        call.documents(waiting)
-        return
+@shows(verbs.room_invitations)
+def show_invitations(call: Call, waiting: Listing[Invitation]) -> None:
     rows: list[list[Span | str]] = [
         [
             Span(short_id(invitation.conversation_id), "id"),
@@ -606,86 +411,33 @@ def invitations(call: Call, room: str | None) -> None:
             local_time(invitation.invited_at),
             Span(invitation.conversation_title or "", "label"),
         ]
-        for invitation in waiting
+        for invitation in waiting.items
     ]
     if not rows:
         call.note("nobody waits to be let in")
         return
     call.screen.table(rows, ["room", "who", "mentioned by", "when", "title"], spare=["when"])
-    if any(invitation.name != call.actor for invitation in waiting):
+    if any(invitation.name != call.actor for invitation in waiting.items):
         call.note("`weft room invite ROOM PERSON` lets one in, `weft room decline ROOM PERSON` ends the invitation")
-    if any(invitation.name == call.actor for invitation in waiting):
+    if any(invitation.name == call.actor for invitation in waiting.items):
         call.note(
             "a participant lets you in; `", room_command_line(call, "decline", "ROOM"), "` ends your own invitation"
         )
 
 
-@weft_command("read")
-@room_argument("active", "archived")
-@click.option(
-    "-n",
-    "--limit",
-    "limit",
-    metavar="N",
-    type=click.IntRange(1, PAGE_MESSAGES),
-    help="At most N messages. Default: 50.",
-)
-@click.option("--before", metavar="POSITION", type=click.IntRange(1), help="The newest messages before this position.")
-@click.option("--after", metavar="POSITION", type=click.IntRange(0), help="Start after this position.")
-@click.option("--all", "is_every", is_flag=True, help="All of them.")
-@click.option("--keep-unread", is_flag=True, help="Do not mark them as read.")
-@in_persons_name
-def read(
-    call: Call,
-    room: str,
-    limit: int | None,
-    before: int | None,
-    after: int | None,
-    is_every: bool,
-    keep_unread: bool,
-) -> None:
-    """Print what was said in a room, the oldest first, and mark it as read.
-
-    Without options these are the newest messages. The room counts as read once its newest message was printed.
-    """
-    if is_every and (limit, before, after) != (None, None, None):
-        raise click.UsageError("--all stands without -n, --before and --after")
-    if before is not None and after is not None:
-        raise click.UsageError("say --before or --after")
-    with call.reading() if keep_unread else call.writing() as ledger:
-        record = ledger.rooms.get(room)
-        wanted = limit or SHOWN_MESSAGES
-        if is_every:
-            messages = list(_all_messages(ledger, record.id))
-        else:
-            messages = ledger.rooms.messages(record.id, before=before, after=after, limit=wanted)
-        has_newest = before is None and (after is None or len(messages) < wanted)
-        has_earlier = bool(messages and ledger.rooms.messages(record.id, before=messages[0].position, limit=1))
-        names = {
-            participant.node: participant.name for participant in ledger.rooms.participants(record.id, removed=True)
-        }
-        if messages and record.unread and has_newest and not keep_unread:
-            ledger.rooms.mark_read(record.id, messages[-1].position)
-    if call.json:
-        call.documents(messages)
-    else:
-        call.screen.page(line for message in messages for line in message_lines(message, names))
+@shows(verbs.room_read)
+def show_messages(call: Call, read: verbs.ReadMessages, room: str, before: int | None, after: int | None) -> None:
+    messages = read.items
+    call.screen.page(line for message in messages for line in message_lines(message, read.names))
     if not messages and (before, after) != (None, None):
         where = f"behind message {after}" if before is None else f"before message {before}"
-        call.note(f"there is nothing to read {where}; the room has {counted(record.position, 'message')}")
+        call.note(f"there is nothing to read {where}; the room has {counted(read.room.position, 'message')}")
     elif not messages:
         call.note("there is nothing to read; `", room_command_line(call, "post", room, "TEXT"), "` says something")
-    elif after is not None and not has_newest:
+    elif after is not None and not read.has_newest:
         call.note("there is more: ", room_command_line(call, "read", room, "--after", str(messages[-1].position)))
-    elif after is None and has_earlier:
+    elif after is None and read.has_earlier:
         call.note("earlier messages: ", room_command_line(call, "read", room, "--before", str(messages[0].position)))
-
-
-def _all_messages(ledger: Ledger, room: str) -> Iterator[RoomMessage]:
-    after = 0
-    while page := ledger.rooms.messages(room, after=after, limit=PAGE_MESSAGES):
-        yield from page
-        after = page[-1].position
 
 
 # --- `weft room post`: say something in a room, and see what it is answered.
@@ -804,7 +556,7 @@ def _post_and_answer(
         call.note(f"posted as message {posted.position}")
         _note_invited(call, room, posted)
         await mentions.tell_new()
-        names = await crossing.run(lambda: _names(ledger, posted.conversation_id))
+        names = await crossing.run(lambda: verbs.names_in(ledger, posted.conversation_id))
         answers: list[RoomMessage] = []
 
         def on_message(message: RoomMessage) -> None:
@@ -835,11 +587,6 @@ def _mark_read(ledger: Ledger, posted: PostedMessage, printed: set[str]) -> None
             break
         position = message.position
     ledger.rooms.mark_read(posted.conversation_id, position)
-
-
-def _names(ledger: Ledger, room: str) -> dict[str, str]:
-    """Who takes or took part, by id."""
-    return {participant.node: participant.name for participant in ledger.rooms.participants(room, removed=True)}
 
 
 def _show_receipt(call: Call, room: str, typed: TypedMentions, posted: PostedMessage) -> None:

@@ -17,27 +17,27 @@ from weft.surfaces.cli.programs.program_call import (
     RUN_TOOLSET,
     acting,
     acting_person,
-    add_show,
     answer,
     changing,
     complete_programs,
     configuration_rows,
     configured_turn,
     ensure_toolset,
-    expecting,
-    given,
     line_of,
     looking,
     message_text,
     named,
     override_options,
     read_configuration,
-    set_fields,
     show_list,
-    with_fields,
+    show_program,
 )
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_lists import withheld_words
+from weft.surfaces.cli.verb_commands import command_of, group_of, shows
+from weft.verbs import agent_verbs
+from weft.verbs.answers import Listing
+from weft.verbs.declaration import Verb
 from weft.verbs.program_answers import ListedToolset, OfferedTool, OfferedTools
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from weft.runtime.assembly.configuration_layers import MessageOverrides
     from weft.runtime.assembly.turn_configuration import TurnConfiguration
     from weft.runtime.invoke.toolbox import SourcedTool
-    from weft.runtime.tool.toolsets import Toolset
     from weft.verbs.program_answers import AgentStatus
 
 
@@ -61,39 +60,19 @@ agent_command = group(
     An agent and the persona of a session are one thing; one that was only named so far is described by create.
     """,
 )
-TOOLSET = "What its tools are at most; `weft toolset list` shows them."
 MAKE = "make one with `weft agent create NAME --prompt TEXT --model MODEL`"
 
 
-@agent_command.verb("create")
-@click.argument("name")
-@click.option("--prompt", metavar="TEXT", help="System prompt: who it is and how it works.")
-@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
-@click.option("--toolset", metavar="NAME", help=TOOLSET)
-@click.option("--tool", "tools", metavar="NAME", multiple=True, help="A code program that it can call; repeatable.")
-@click.option("--public", "visibility", flag_value="public", help="Everybody can mention it; the default.")
-@click.option("--private", "visibility", flag_value="private", help="Only its creator, and whom it is shared with.")
-@set_fields
-@acting
-def create_agent(
-    call: Call,
-    name: str,
-    prompt: str | None,
-    model: str | None,
-    toolset: str | None,
-    tools: tuple[str, ...],
-    visibility: str | None,
-    fields: tuple[str, ...],
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Make an agent, or describe one that was only named so far."""
-    options = given(prompt=prompt, defaultModel=model, toolset=toolset, tools=list(tools), visibility=visibility)
-    with changing(call, actor) as programs:
-        agent = programs.create("agent", name, with_fields(options, fields), key=retry_key)
-        answer(call, agent)
-        _note_visibility(call, agent)
-        _note_missing(call, programs, toolset)
+def _add(*verbs: Verb[..., Any]) -> None:
+    for verb in verbs:
+        agent_command.add_command(command_of(verb))
+
+
+@shows(agent_verbs.agent_create)
+def show_created_agent(call: Call, agent: Program, ledger: Ledger, toolset: str | None) -> None:
+    call.screen.show(*line_of(agent))
+    _note_visibility(call, agent)
+    _note_missing(call, ledger, toolset)
 
 
 def _note_visibility(call: Call, agent: Program) -> None:
@@ -110,51 +89,29 @@ def _note_visibility(call: Call, agent: Program) -> None:
         )
 
 
-@agent_command.verb("configure")
-@named("name", "agent")
-@click.option("--prompt", metavar="TEXT", help="System prompt: who it is and how it works.")
-@click.option("--model", metavar="NAME", shell_complete=complete_programs("model"), help="The model that it asks.")
-@click.option("--toolset", metavar="NAME", help=TOOLSET)
-@set_fields
-@expecting
-@acting
-def configure_agent(
-    call: Call,
-    name: str,
-    prompt: str | None,
-    model: str | None,
-    toolset: str | None,
-    fields: tuple[str, ...],
-    expected: int | None,
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Change some fields of an agent's configuration; null takes one away."""
-    changes = with_fields(given(prompt=prompt, defaultModel=model, toolset=toolset), fields)
-    with changing(call, actor) as programs:
-        agent = programs.get(name, "agent")
-        answer(call, programs.change(agent.id, changes, expected=expected, key=retry_key))
-        _note_missing(call, programs, toolset)
+@shows(agent_verbs.agent_configure)
+def show_configured_agent(call: Call, agent: Program, ledger: Ledger, toolset: str | None) -> None:
+    call.screen.show(*line_of(agent))
+    _note_missing(call, ledger, toolset)
 
 
-def _note_missing(call: Call, programs: Programs, toolset: str | None) -> None:
+def _note_missing(call: Call, ledger: Ledger, toolset: str | None) -> None:
     """A toolset may be made after an agent that names it; until then turns of the agent are refused."""
     from weft.kernel.errors import NotFound
 
     try:
-        ensure_toolset(programs.ledger, toolset)
+        ensure_toolset(ledger, toolset)
     except NotFound:
         call.note(Span(f"there is no toolset {toolset!r}", "warn"), ", so its turns are refused until there is one")
 
 
-@agent_command.verb("list")
-def list_agents(call: Call) -> None:
-    """List agents."""
-    with looking(call) as programs:
-        show_list(call, programs.all("agent"), "agent", MAKE)
+@shows(agent_verbs.agent_list)
+def show_agents(call: Call, listed: Listing[Program]) -> None:
+    show_list(call, list(listed.items), "agent", MAKE)
 
 
-add_show(agent_command, "agent", "an")
+shows(agent_verbs.agent_show)(show_program)
+_add(agent_verbs.agent_create, agent_verbs.agent_configure, agent_verbs.agent_list, agent_verbs.agent_show)
 
 
 @agent_command.verb("run")
@@ -211,35 +168,14 @@ def run_agent_work(
     )
 
 
-@agent_command.verb("assign")
-@named("name", "agent")
-@named("task", "task")
-@acting
-def assign_task(call: Call, name: str, task: str, actor: str, retry_key: str | None) -> None:
-    """Give an idle agent a task; a session for it is made. Where a broker runs, the work begins.
-
-    docs/agents.md#work-on-tasks tells how it goes on.
-    """
-    with changing(call, actor) as programs:
-        _ensure_workspace(programs.get(task, "task"))
-        agent = programs.assign(name, task, key=retry_key)
-    answer(call, agent, ["  works on ", Span(str(agent.current_task), "label"), f" in {agent.current_session}"])
+@shows(agent_verbs.agent_assign)
+def show_assigned(call: Call, agent: Program) -> None:
+    call.screen.show(*line_of(agent))
+    call.screen.show("  works on ", Span(str(agent.current_task), "label"), f" in {agent.current_session}")
     call.note("a broker goes on with it: `weft broker` runs one; `weft agent status` shows how far it is")
 
 
-def _ensure_workspace(task: Program) -> None:
-    """Refuse a task whose criteria look into a folder that it does not name: a broker has none of its own."""
-    from weft.kernel.errors import NotApplicable
-    from weft.kernel.typed_names import shell_word
-    from weft.programs.tasks import criteria_of
-
-    config = task.config if isinstance(task.config, dict) else {}
-    needs_folder = any("path" in criterion or criterion.get("type") == "command" for criterion in criteria_of(config))
-    if needs_folder and not config.get("workspace"):
-        raise NotApplicable(
-            f"the criteria of task {task.name!r} look into a workspace, and it has none",
-            f"name one: `weft task configure {shell_word(task.name)} --in DIR`",
-        )
+_add(agent_verbs.agent_assign)
 
 
 @agent_command.verb("status")
@@ -298,18 +234,12 @@ def _status(call: Call, programs: Programs, agent: Program) -> AgentStatus:
     return AgentStatus(agent=agent, work=None if facts is None else progress_of(facts, SystemClock().now_ms()))
 
 
-@agent_command.verb("stop")
-@named("name", "agent")
-@click.option("--reason", metavar="TEXT", help="Why.")
-@acting
-def stop_agent(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
-    """End an agent's work: the turn is cut short, its task fails, and the agent is idle.
+@shows(agent_verbs.agent_stop, agent_verbs.agent_reset, agent_verbs.agent_pause)
+def show_stopped(call: Call, agent: Program) -> None:
+    call.screen.show(*line_of(agent))
 
-    What was said and done until then stays.
-    """
-    words = "it was stopped" if reason is None else f"it was stopped: {reason}"
-    with changing(call, actor) as programs:
-        answer(call, programs.stop_work(name, reason=words, key=retry_key))
+
+_add(agent_verbs.agent_stop)
 
 
 @agent_command.verb("resume")
@@ -336,48 +266,10 @@ def resume_agent_work(call: Call, name: str, reason: str | None, actor: str, ret
         answer(call, programs.get(agent.id, "agent"))
 
 
-def _sharing(verb: str, help: str) -> None:
-    @named("name", "agent")
-    @named("principals", "human", "agent", metavar="WITH...", nargs=-1, required=True)
-    @acting
-    def share(call: Call, name: str, principals: tuple[str, ...], actor: str, retry_key: str | None) -> None:
-        with changing(call, actor) as programs:
-            change = programs.share_agent if verb == "share" else programs.unshare_agent
-            keys = [None if retry_key is None else f"{retry_key} {principal}" for principal in principals]
-            agents = [change(name, principal, key=key) for principal, key in zip(principals, keys, strict=True)]
-        answer(call, agents[-1], *_visibility_lines(agents[-1]))
-
-    share.__doc__ = help
-    agent_command.verb(verb)(share)
-
-
-_sharing(
-    "share",
-    """Share a private agent with people and agents, by their names.
-
-    Only its creator and the ledger's owner share it.
-    """,
-)
-_sharing("unshare", "Stop sharing a private agent with people and agents.")
-
-
-@agent_command.verb("visibility")
-@named("name", "agent")
-@click.argument("visibility", type=click.Choice(["public", "private"]))
-@expecting
-@acting
-def agent_visibility(
-    call: Call, name: str, visibility: str, expected: int | None, actor: str, retry_key: str | None
-) -> None:
-    """Let an agent work for everybody, or only for its creator and those it is shared with.
-
-    Others are answered as if there were no such agent, by every command; docs/security.md says how. Only its creator
-    and the ledger's owner change it.
-    """
-    with changing(call, actor) as programs:
-        agent = programs.get(name, "agent")
-        agent = programs.change(agent.id, {"visibility": visibility}, expected=expected, key=retry_key)
-    answer(call, agent, *_visibility_lines(agent))
+@shows(agent_verbs.agent_share, agent_verbs.agent_unshare, agent_verbs.agent_visibility)
+def show_sharing(call: Call, agent: Program) -> None:
+    for line in (line_of(agent), *_visibility_lines(agent)):
+        call.screen.show(*line)
 
 
 def _visibility_lines(agent: Program) -> list[Line]:
@@ -386,20 +278,8 @@ def _visibility_lines(agent: Program) -> list[Line]:
     return [[Span(f"  {'visibility':<11}", "dim"), agent.visibility], [Span(f"  {'works for':<11}", "dim"), whom]]
 
 
-def _step(verb: str, help: str) -> None:
-    @named("name", "agent")
-    @click.option("--reason", metavar="TEXT", help="Why.")
-    @acting
-    def step(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
-        with changing(call, actor) as programs:
-            answer(call, programs.step_agent(name, verb, reason=reason, key=retry_key))
-
-    step.__doc__ = help
-    agent_command.verb(verb)(step)
-
-
-_step("reset", "Make an agent idle, whatever it was doing, and take its task away.")
-_step("pause", "Pause an agent: the turn under way ends, and no other one begins until it is resumed.")
+_add(agent_verbs.agent_share, agent_verbs.agent_unshare, agent_verbs.agent_visibility)
+_add(agent_verbs.agent_reset, agent_verbs.agent_pause)
 
 
 # --- `weft config`: what the next message to a session would be answered with.
@@ -616,56 +496,15 @@ def _offered(configuration: TurnConfiguration, sourced: SourcedTool) -> OfferedT
 
 # --- `weft toolset`: named lists of tools with the sandbox that they run in.
 
-toolset_command = group(
-    "toolset",
-    """Manage toolsets: named lists of tools, each with a sandbox profile.
 
-    A turn has tools where its agent, its session or its message names a toolset; where several are named, each of them
-    narrows. A toolset never allows what other permissions refuse. manager, worker and full are built in and cannot be
-    changed. A pattern that fits no tool now is told and taken: tools may come later, with an MCP server.
-    """,
-)
-ALLOW = "A tool that it has: NAME, NAME(PATTERN) or SERVER/*; repeatable."
-DENY = "A tool, or a use of one, that it has not; repeatable."
-SANDBOX = "workspace, read-only, network:HOST[,HOST] or read-only+network:HOST[,HOST]."
-_name = click.argument("name", shell_complete=complete_programs("toolset"))
-
-
-@toolset_command.verb("create")
-@click.argument("name")
-@click.option("--allow", metavar="PATTERN", multiple=True, required=True, help=ALLOW)
-@click.option("--deny", metavar="PATTERN", multiple=True, help=DENY)
-@click.option("--sandbox", metavar="PROFILE", help=SANDBOX)
-@click.option("--description", metavar="TEXT", help="What it is for.")
-@acting
-def create_toolset(
-    call: Call,
-    name: str,
-    allow: tuple[str, ...],
-    deny: tuple[str, ...],
-    sandbox: str | None,
-    description: str | None,
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Make a toolset. It only narrows what else is permitted."""
-    config = _config(allow, deny, sandbox, description)
-    with changing(call, actor) as programs:
-        answer(call, programs.create("toolset", name, config, key=retry_key))
+@shows(agent_verbs.toolset_create, agent_verbs.toolset_edit)
+def show_toolset_change(call: Call, toolset: Program, allow: tuple[str, ...], deny: tuple[str, ...]) -> None:
+    call.screen.show(*line_of(toolset))
     _note_unknown(call, (*allow, *deny))
 
 
-@toolset_command.verb("list")
-def list_toolsets(call: Call) -> None:
-    """List toolsets, those that are built in first."""
-    from weft.runtime.tool.toolsets import BUILT_IN, toolset_of
-
-    with looking(call) as programs:
-        own = [(toolset_of(program), program) for program in programs.all("toolset")]
-    listed = [*map(_form, BUILT_IN.values()), *(_form(toolset, program) for toolset, program in own)]
-    if call.json:
-        call.documents(listed)
-        return
+@shows(agent_verbs.toolset_list)
+def show_toolsets(call: Call, listed: Listing[ListedToolset]) -> None:
     rows: list[list[Span | str]] = [
         [
             Span(toolset.name, "label"),
@@ -673,96 +512,37 @@ def list_toolsets(call: Call) -> None:
             toolset.sandbox,
             _patterns(toolset),
         ]
-        for toolset in listed
+        for toolset in listed.items
     ]
     call.screen.table(rows, ["name", "state", "sandbox", "tools"])
 
 
-@toolset_command.verb("show")
-@_name
-def show_toolset(call: Call, name: str) -> None:
-    """Show what a toolset allows and denies, and its sandbox."""
-    with looking(call) as programs:
-        toolset, program = _find(programs, name)
-    form = _form(toolset, program)
-    lines: list[list[Span | str]] = [["toolset ", Span(form.name, "label"), " (built in)" if form.is_built_in else ""]]
+@shows(agent_verbs.toolset_show)
+def show_toolset(call: Call, toolset: ListedToolset) -> None:
+    call.screen.show("toolset ", Span(toolset.name, "label"), " (built in)" if toolset.is_built_in else "")
     for what, value in (
-        ("what", form.description),
-        ("allow", "everything" if form.allow is None else ", ".join(form.allow)),
-        ("deny", ", ".join(form.deny)),
-        ("sandbox", form.sandbox),
+        ("what", toolset.description),
+        ("allow", "everything" if toolset.allow is None else ", ".join(toolset.allow)),
+        ("deny", ", ".join(toolset.deny)),
+        ("sandbox", toolset.sandbox),
     ):
         if value:
-            lines.append([Span(f"  {what:<8}", "dim"), value])
-    call.answer(form, *lines)
+            call.screen.show(Span(f"  {what:<8}", "dim"), value)
 
 
-@toolset_command.verb("edit")
-@_name
-@click.option("--allow", metavar="PATTERN", multiple=True, help="In place of all that it has; repeatable.")
-@click.option("--deny", metavar="PATTERN", multiple=True, help="In place of all that it denies; repeatable.")
-@click.option("--deny-nothing", is_flag=True, help="Clear the deny list.")
-@click.option("--sandbox", metavar="PROFILE", help=SANDBOX)
-@click.option("--description", metavar="TEXT", help="What it is for.")
-@expecting
-@acting
-def edit_toolset(
-    call: Call,
-    name: str,
-    allow: tuple[str, ...],
-    deny: tuple[str, ...],
-    deny_nothing: bool,
-    sandbox: str | None,
-    description: str | None,
-    expected: int | None,
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Change a toolset; what is not named stays."""
-    if deny and deny_nothing:
-        raise click.UsageError("give --deny or --deny-nothing")
-    changes = _config(allow, deny, sandbox, description)
-    if deny_nothing:
-        changes.setdefault("tools", {})["deny"] = []
-    if not changes:
-        raise click.UsageError("say what is to change")
-    with changing(call, actor) as programs:
-        program = _own(programs, name)
-        answer(call, programs.change(program.id, changes, expected=expected, key=retry_key))
-    _note_unknown(call, (*allow, *deny))
+@shows(agent_verbs.toolset_delete)
+def show_deleted_toolset(call: Call, deleted: Program) -> None:
+    call.screen.show("toolset ", Span(deleted.name, "label"), " is deleted")
 
 
-@toolset_command.verb("delete")
-@_name
-@click.option("--reason", metavar="TEXT", help="Why.")
-@expecting
-@acting
-def delete_toolset(
-    call: Call, name: str, reason: str | None, expected: int | None, actor: str, retry_key: str | None
-) -> None:
-    """Delete a toolset. Turns of agents and sessions that name it are refused until they name another."""
-    with changing(call, actor) as programs:
-        program = _own(programs, name)
-        deleted = programs.delete(program.id, expected=expected, reason=reason, key=retry_key)
-    call.answer(deleted, ["toolset ", Span(deleted.name, "label"), " is deleted"])
-
-
-def _config(
-    allow: tuple[str, ...], deny: tuple[str, ...], sandbox: str | None, description: str | None
-) -> dict[str, Any]:
-    """The fields that were given, checked where the kind itself does not look into them."""
-    from weft.runtime.sandbox.profiles import parse_profile
-    from weft.runtime.tool.toolsets import checked_tool_patterns, sandbox_config
-
-    tools = {
-        name: list(checked_tool_patterns(patterns)) for name, patterns in (("allow", allow), ("deny", deny)) if patterns
-    }
-    config: dict[str, Any] = {"tools": tools} if tools else {}
-    if sandbox is not None:
-        config["sandbox"] = sandbox_config(parse_profile(sandbox))
-    if description is not None:
-        config["description"] = description
-    return config
+toolset_command = group_of(
+    agent_verbs.toolset_group,
+    agent_verbs.toolset_create,
+    agent_verbs.toolset_list,
+    agent_verbs.toolset_show,
+    agent_verbs.toolset_edit,
+    agent_verbs.toolset_delete,
+)
 
 
 def _note_unknown(call: Call, patterns: tuple[str, ...]) -> None:
@@ -776,39 +556,6 @@ def _note_unknown(call: Call, patterns: tuple[str, ...]) -> None:
         near = get_close_matches(pattern.partition("(")[0], BUILT_IN_TOOLS, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         call.note(Span("no tool now fits ", "warn"), Span(pattern, "label"), meant)
-
-
-def _find(programs: Programs, name: str) -> tuple[Toolset, Program | None]:
-    from weft.runtime.tool.toolsets import BUILT_IN, toolset_of
-
-    if name in BUILT_IN:
-        return BUILT_IN[name], None
-    program = programs.get(name, "toolset")
-    return toolset_of(program), program
-
-
-def _own(programs: Programs, name: str) -> Program:
-    """A toolset that can be changed."""
-    from weft.kernel.errors import NotApplicable
-
-    toolset, program = _find(programs, name)
-    if program is None:
-        raise NotApplicable(f"the toolset {toolset.name!r} is built in", "make one of your own: `weft toolset create`")
-    return program
-
-
-def _form(toolset: Toolset, program: Program | None = None) -> ListedToolset:
-    limits = toolset.limits
-    return ListedToolset(
-        name=toolset.name,
-        description=toolset.description,
-        is_built_in=toolset.is_built_in,
-        allow=limits.allow,
-        deny=limits.deny,
-        sandbox=limits.sandbox.text,
-        version=None if program is None else program.version,
-        state=None if program is None else program.state,
-    )
 
 
 def _patterns(form: ListedToolset) -> str:

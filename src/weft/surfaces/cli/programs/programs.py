@@ -45,7 +45,7 @@ from weft.surfaces.cli.programs.program_call import (
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.verb_commands import command_of, group_of, shows
-from weft.verbs import program_verbs, trigger_verbs
+from weft.verbs import program_verbs
 from weft.verbs.answers import JsonValue, Listing, NodeTags
 from weft.verbs.program_answers import FiredTrigger, ListedTrigger, ShownTrigger
 
@@ -662,7 +662,7 @@ def trigger_lines(trigger: ShownTrigger) -> list[Line]:
 # --- What is shown of the verbs.
 
 
-@shows(trigger_verbs.trigger_list)
+@shows(program_verbs.trigger_list)
 def show_triggers(call: Call, triggers: Listing[ListedTrigger]) -> None:
     rows: list[list[Span | str]] = [
         [
@@ -687,13 +687,13 @@ def show_triggers(call: Call, triggers: Listing[ListedTrigger]) -> None:
         )
 
 
-@shows(trigger_verbs.trigger_show)
+@shows(program_verbs.trigger_show)
 def show_trigger(call: Call, trigger: ShownTrigger) -> None:
     for line in trigger_lines(trigger):
         call.screen.show(*line)
 
 
-@shows(trigger_verbs.trigger_history)
+@shows(program_verbs.trigger_history)
 def show_history(call: Call, firings: Listing[Firing], name: str) -> None:
     rows: list[list[Span | str]] = [
         [
@@ -710,18 +710,18 @@ def show_history(call: Call, firings: Listing[Firing], name: str) -> None:
     call.screen.table(rows, ["fired", "source", "due", "message", "outcome"])
 
 
-@shows(trigger_verbs.trigger_create)
+@shows(program_verbs.trigger_create)
 def show_created(call: Call, trigger: Program) -> None:
     call.screen.show(*line_of(trigger))
     call.note("a broker has it fire: `weft broker` runs one")
 
 
-@shows(trigger_verbs.trigger_configure, trigger_verbs.trigger_pause, trigger_verbs.trigger_resume)
+@shows(program_verbs.trigger_configure, program_verbs.trigger_pause, program_verbs.trigger_resume)
 def show_changed(call: Call, trigger: Program) -> None:
     call.screen.show(*line_of(trigger))
 
 
-@shows(trigger_verbs.trigger_delete)
+@shows(program_verbs.trigger_delete)
 def show_deleted(call: Call, trigger: Program) -> None:
     call.screen.show("trigger ", Span(trigger.name, "label"), " is deleted")
 
@@ -793,16 +793,16 @@ def _fire(call: Call, name: str, fire: Callable[[TriggerSender], FiringOutcome])
 # --- `weft trigger`: messages that are sent without a person.
 
 trigger_command = group(
-    trigger_verbs.trigger_group.name,
-    cleandoc(trigger_verbs.trigger_group.help),
-    command_of(trigger_verbs.trigger_create),
-    command_of(trigger_verbs.trigger_list),
-    command_of(trigger_verbs.trigger_show),
-    command_of(trigger_verbs.trigger_configure),
-    command_of(trigger_verbs.trigger_pause),
-    command_of(trigger_verbs.trigger_resume),
+    program_verbs.trigger_group.name,
+    cleandoc(program_verbs.trigger_group.help),
+    command_of(program_verbs.trigger_create),
+    command_of(program_verbs.trigger_list),
+    command_of(program_verbs.trigger_show),
+    command_of(program_verbs.trigger_configure),
+    command_of(program_verbs.trigger_pause),
+    command_of(program_verbs.trigger_resume),
     run,
-    command_of(trigger_verbs.trigger_history),
-    command_of(trigger_verbs.trigger_delete),
+    command_of(program_verbs.trigger_history),
+    command_of(program_verbs.trigger_delete),
     deliver,
 )

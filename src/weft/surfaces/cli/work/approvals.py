@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -31,7 +30,7 @@ from weft.surfaces.cli.command_line import Call, NobodyToAsk, confirm
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.plain_text import exact_json, exact_lines
-from weft.verbs.answers import AnsweredApproval
+from weft.verbs.answers import AnsweredApproval, Listing, exact_document, short_id
 
 if TYPE_CHECKING:
     from weft.ledger.api import Admission, Approval
@@ -43,15 +42,10 @@ if TYPE_CHECKING:
 
 # --- How a tool call that waits for a person is shown: all of it, with every character that cannot be seen escaped.
 
-SHORT_ID_LETTERS = 12
 EXACTLY = "  exactly"
 _READ, _EXACT = "  | ", "    "
 _STYLES = {"open": "warn", "granted": "good", "denied": "bad", "void": "dim", "expired": "dim"}
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-
-
-def short_id(approval: Approval) -> str:
-    return approval.id[:SHORT_ID_LETTERS]
 
 
 def state_of(approval: Approval, now_ms: int) -> Span:
@@ -95,15 +89,6 @@ def waiting_document(approval: Approval) -> WaitingDocument:
             reject=f"weft reject {id}",
         )
     )
-
-
-def exact_document(approval: Approval) -> str:
-    """The JSON document that the approval is bound to, as it was recorded. Raises NotApplicable where it is not what
-    would run."""
-    document = (approval.shown or "").rpartition("\n\n")[2]
-    if sha256(document.encode()).hexdigest() != approval.plan_digest:
-        raise NotApplicable(f"what approval {short_id(approval)} would run cannot be shown", "reject it")
-    return document
 
 
 def approval_lines(approval: Approval, now_ms: int) -> list[Line]:
@@ -260,34 +245,40 @@ class ApprovalAnswer(Struct, frozen=True, kw_only=True):
 
 
 def answer_shown(ledger: Ledger, approval: Approval, answer: ApprovalAnswer) -> AnsweredApproval:
-    """Record a person's answer to a request as it was shown. A rule is proposed after the grant, and not without it."""
+    """Record a person's answer to a request as it was shown."""
+    from weft.verbs import message_verbs
+
     if not answer.is_granted:
-        denied = ledger.approvals.deny(approval.id, abort=answer.abort, reason=answer.reason)
-        return AnsweredApproval(approval=denied)
-    from weft.runtime.policies.policy_decisions import propose_rules, rule_proposals
-
-    exact_document(approval)
-    proposals = rule_proposals(ledger, approval) if answer.scope == "rule" else []
-    granted = ledger.approvals.grant(
-        approval.id, plan_digest=approval.plan_digest, scope=answer.scope, reason=answer.reason
-    )
-    policies = propose_rules(ledger, approval, proposals)
-    return AnsweredApproval(approval=granted, proposed=tuple(policy.id for policy in policies))
+        return message_verbs.reject(ledger, approval.id, abort=answer.abort, reason=answer.reason)
+    scope, digest = answer.scope, approval.plan_digest
+    return message_verbs.approve(ledger, approval.id, scope == "session", scope == "rule", answer.reason, digest=digest)
 
 
-def decide(call: Call, ledger: Ledger, approval: Approval, answer: ApprovalAnswer, *, is_sure: bool) -> None:
-    """Show a request, have the person who was shown it confirm a yes, and record the answer. `is_sure`: they did so on
-    the command line."""
+def ask_shown(call: Call, approval: Approval, *, is_granted: bool, is_sure: bool) -> None:
+    """Show a request, and have the person who sees it confirm a yes. `is_sure`: they did so on the command line."""
     if not call.json:
         call.screen.page(approval_lines(approval, SystemClock().now_ms()))
-    if answer.is_granted:
+    if is_granted:
         exact_document(approval)
         if state_of(approval, SystemClock().now_ms()).text == "open":  # any other is refused, whatever is answered
             _confirm(call, approval, is_sure=is_sure)
+
+
+def decide(call: Call, ledger: Ledger, approval: Approval, answer: ApprovalAnswer, *, is_sure: bool) -> None:
+    """Show a request, ask, and record the answer."""
+    ask_shown(call, approval, is_granted=answer.is_granted, is_sure=is_sure)
     answered = answer_shown(ledger, approval, answer)
-    call.answer(answered, answered_line(answered))
-    note_proposals(call, answered)
-    if not (call.json or call.quiet) and _stays_left(ledger, approval.turn):
+    if call.json:
+        call.document(answered)
+    else:
+        show_answered(call, answered, ledger)
+
+
+def show_answered(call: Call, answered: AnsweredApproval, ledger: Ledger) -> None:
+    call.screen.show(*answered_line(answered))
+    for policy in answered.proposed:
+        call.note(proposal_words(policy))
+    if not call.quiet and _stays_left(ledger, answered.approval.turn):
         call.note("no process works on the turn: `weft broker` goes on with it")
 
 
@@ -319,11 +310,6 @@ def answered_line(answered: AnsweredApproval) -> Line:
     return ["approval ", Span(short_id(approval), "id"), " is ", state_of(approval, 0), scope]
 
 
-def note_proposals(call: Call, answered: AnsweredApproval) -> None:
-    for policy in answered.proposed:
-        call.note(proposal_words(policy))
-
-
 def proposal_words(policy: str) -> str:
     """What a person is told of a rule that was proposed with their answer."""
     return (
@@ -334,8 +320,6 @@ def proposal_words(policy: str) -> str:
 
 # --- The tool calls that wait for a person, as a list.
 
-PAGE_APPROVALS = 200
-EVERY_STATE = ("open", "granted", "denied", "void")
 NOTHING_WAITS = "no tool call waits"
 
 
@@ -344,25 +328,20 @@ def named_approval(call: Call, ledger: Ledger, id: str | None) -> Approval:
     NotApplicable, where nothing waits."""
     if id is not None:
         return ledger.approvals.get(id)
-    approvals = list(all_approvals(ledger, None, EVERY_STATE[:1]))
-    if not approvals:
+    from weft.verbs import message_verbs
+
+    waiting = message_verbs.approvals(ledger)
+    assert isinstance(waiting, Listing)
+    if not waiting.items:
         raise NotApplicable(NOTHING_WAITS, "`weft approvals --all` lists what was answered")
     if call.json:
-        call.documents(approvals)
+        call.documents(waiting.items)
     else:
-        show_approvals(call, approvals, SystemClock().now_ms())
+        show_approvals(call, waiting.items, SystemClock().now_ms())
     raise click.UsageError("name the tool call that is meant")
 
 
-def all_approvals(ledger: Ledger, session: str | None, states: tuple[str, ...]) -> Iterator[Approval]:
-    """Page after page, the oldest first."""
-    after = 0
-    while page := ledger.approvals.list(session=session, states=states, limit=PAGE_APPROVALS, after=after):
-        yield from page
-        after = page[-1].n
-
-
-def show_approvals(call: Call, approvals: list[Approval], now_ms: int) -> None:
+def show_approvals(call: Call, approvals: Sequence[Approval], now_ms: int) -> None:
     rows: list[list[Span | str]] = [
         [
             Span(short_id(approval), "id"),

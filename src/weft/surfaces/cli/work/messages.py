@@ -4,8 +4,8 @@ and `reject`; `human`, who is asked and answers; `follow`, which shows what happ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import orjson
@@ -27,108 +27,69 @@ from weft.ledger.api import (
     TurnStarted,
 )
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.arguments import complete_approvals, complete_messages
 from weft.surfaces.cli.command_line import Call, group
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.programs.program_call import (
     KEY,
     acting,
-    add_show,
-    answer,
     changing,
-    given,
     invoked,
     json_of,
+    line_of,
     looking,
     named,
-    set_fields,
     show_list,
-    with_fields,
+    show_program,
 )
 from weft.surfaces.cli.screen import Line, Screen, Span, local_time
 from weft.surfaces.cli.turn_lists import short
+from weft.surfaces.cli.verb_commands import asks_first, command_of, shows
 from weft.surfaces.cli.work.approvals import (
-    EVERY_STATE,
     NOTHING_WAITS,
     ULID_LETTERS,
-    all_approvals,
     approval_lines,
+    ask_shown,
+    named_approval,
+    show_answered,
     show_approvals,
     tool_requests,
     waiting_call,
 )
 from weft.surfaces.plain_text import cut
-from weft.verbs.answers import InterruptedTurn
+from weft.verbs import agent_verbs, message_verbs
+from weft.verbs.answers import InterruptedTurn, Listing
+from weft.verbs.declaration import opt
 
 if TYPE_CHECKING:
     from weft.ledger.api import Approval, InboxMessage, Ledger
-    from weft.programs.program_records import PersonRequest
+    from weft.programs.program_records import PersonRequest, Program
 
 
 # --- `weft inbox`: the messages that wait, and those that could not be answered.
 
-PAGE_MESSAGES = 500
 WORDS = 60
 """So many characters of a message are shown."""
 
 
-@weft_command("inbox")
-@click.option(
-    "--dead", is_flag=True, help="List messages whose turn failed instead: with the error, and what can be done."
-)
-@arguments.session_option("Only those of this session.")
-@click.option("--cancel", metavar="ID", shell_complete=complete_messages("queued"), help="Cancel a message that waits.")
-@click.option(
-    "--again",
-    metavar="ID",
-    shell_complete=complete_messages("dead"),
-    help="Send a message again that is dead, or waits elsewhere.",
-)
-def inbox_command(call: Call, dead: bool, session: str | None, cancel: str | None, again: str | None) -> None:
-    """List the messages that wait, and those that failed.
-
-    They stand in the order in which each session answers them. A message is `taken` while a turn answers it, and gone
-    from the list once it is answered. One whose turn failed is dead: it waits for a person, and stops nobody else. One
-    that waits `elsewhere` was sent to the ledger that this one is a copy of, or that it came from.
-    """
-    if cancel is not None or again is not None:
-        if (cancel is not None and again is not None) or dead or session:
-            raise click.UsageError("--cancel and --again stand alone")
-        _change(call, cancel, again)
+@shows(message_verbs.inbox)
+def show_inbox(call: Call, answer: Listing[InboxMessage] | InboxMessage, dead: bool, again: str | None) -> None:
+    if not isinstance(answer, Listing):
+        if again is None:
+            call.screen.show(Span(answer.id, "id"), " is cancelled")
+            return
+        call.screen.show(Span(answer.id, "id"), " waits in session ", Span(answer.session, "label"))
+        call.note(f"`weft inbox --session {shell_word(answer.session)}` shows it; a broker answers it")
         return
-    with call.reading() as ledger:
-        messages = list(_messages(ledger, session, ("dead",) if dead else ("queued", "taken")))
-    if not dead:
-        messages = _in_order(messages)
-    if call.json:
-        call.documents(messages)
-    elif not messages:
+    if not answer.items:
         call.note("no message is dead" if dead else "no message waits; `weft inbox --dead` lists those that failed")
     elif dead:
-        _show_dead(call, messages)
+        _show_dead(call, answer.items)
     else:
-        _show_waiting(call, messages)
+        _show_waiting(call, answer.items)
+    call.next_page(answer.next)
 
 
-def _messages(ledger: Ledger, session: str | None, states: tuple[str, ...]) -> Iterator[InboxMessage]:
-    after = 0
-    while page := ledger.inbox.list(session=session, states=states, limit=PAGE_MESSAGES, after=after):
-        yield from page
-        after = page[-1].n
-
-
-def _in_order(messages: list[InboxMessage]) -> list[InboxMessage]:
-    """Session by session; within one, what a turn has, then the rest as it is answered."""
-    first: dict[str, int] = {}
-    for message in messages:
-        first.setdefault(message.session_id, message.n)
-    return sorted(
-        messages,
-        key=lambda message: (first[message.session_id], message.state == "queued", -message.priority, message.n),
-    )
-
-
-def _show_waiting(call: Call, messages: list[InboxMessage]) -> None:
+def _show_waiting(call: Call, messages: Sequence[InboxMessage]) -> None:
     rows: list[list[Span | str]] = [
         [
             Span(message.id, "id"),
@@ -150,7 +111,7 @@ def _show_waiting(call: Call, messages: list[InboxMessage]) -> None:
         call.note(f"what waits elsewhere is answered in the ledger that it was sent to; {again} sends it here, too")
 
 
-def _show_dead(call: Call, messages: list[InboxMessage]) -> None:
+def _show_dead(call: Call, messages: Sequence[InboxMessage]) -> None:
     for message in messages:
         at = local_time(message.settled_at or message.admitted_at)
         call.screen.show(
@@ -169,39 +130,10 @@ def _message_words(message: InboxMessage) -> str:
     return cut_at_word(safe(" ".join(" ".join(texts).split())), WORDS)
 
 
-def _change(call: Call, cancel: str | None, again: str | None) -> None:
-    with call.writing() as ledger:
-        if cancel is not None:
-            ledger.inbox.cancel(cancel, reason="cancelled by hand")
-            message = ledger.inbox.get(cancel)
-            call.answer(message, [Span(message.id, "id"), " is cancelled"])
-            return
-        admission = ledger.inbox.send_again(str(again))
-        message = ledger.inbox.get(admission.message)
-    call.answer(message, [Span(message.id, "id"), " waits in session ", Span(message.session, "label")])
-    call.note(f"`weft inbox --session {shell_word(message.session)}` shows it; a broker answers it")
-
-
-# --- `weft interrupt`: a turn that runs in any process is cut short.
-
-
-@weft_command("interrupt")
-@arguments.session()
-def interrupt_command(call: Call, session: str) -> None:
-    """Interrupt the turn that runs in a session.
-
-    Whichever process runs it ends it with what it has: open tool calls are interrupted, what came of the answer is
-    kept, and the session goes on from there. Messages that wait are answered next.
-
-    A session where no turn runs says so.
-    """
-    with call.writing() as ledger:
-        label = ledger.session(session).label
-        turn = ledger.inbox.interrupt(label)
-    call.answer(
-        InterruptedTurn(session=label, turn=turn),
-        ["turn ", Span(short(turn), "id"), " of ", Span(label, "label"), " was asked to stop"],
-    )
+@shows(message_verbs.interrupt)
+def show_interrupted(call: Call, interrupted: InterruptedTurn) -> None:
+    turn, session = Span(short(interrupted.turn), "id"), Span(interrupted.session, "label")
+    call.screen.show("turn ", turn, " of ", session, " was asked to stop")
 
 
 # --- `weft follow`: what happens in a session, as it happens.
@@ -324,85 +256,38 @@ def _short_text(text: str) -> str:
 # --- `weft approvals`: the tool calls that wait for a person.
 
 
-@weft_command("approvals")
-@click.argument("id", required=False, shell_complete=complete_approvals)
-@click.option("--all", "is_every", is_flag=True, help="Also those that were answered.")
-@arguments.session_option("Only those of this session.")
-def approvals_command(call: Call, id: str | None, is_every: bool, session: str | None) -> None:
-    """List the tool calls that wait for approval.
-
-    With an ID that one is shown whole: what it would do, and exactly what would run. An approval allows that once, and
-    nothing else: if anything of it changes before it runs, it does not run.
-
-    A row is id, agent, session, tool, how long ago it was asked, until when it can be answered, and why. See
-    docs/permissions.md#approvals.
-    """
+@shows(message_verbs.approvals)
+def show_requests(call: Call, answer: Listing[Approval] | Approval, every: bool) -> None:
     from weft.kernel.clock import SystemClock
 
-    if id is not None and (is_every or session is not None):
-        raise click.UsageError("an ID stands alone")
     now_ms = SystemClock().now_ms()
-    with call.reading() as ledger:
-        if id is not None:
-            approval = ledger.approvals.get(id)
-            call.document(approval) if call.json else call.screen.page(approval_lines(approval, now_ms))
-            return
-        approvals = list(all_approvals(ledger, session, EVERY_STATE if is_every else EVERY_STATE[:1]))
-    if call.json:
-        call.documents(approvals)
-    elif approvals:
-        show_approvals(call, approvals, now_ms)
+    if not isinstance(answer, Listing):
+        call.screen.page(approval_lines(answer, now_ms))
+    elif answer.items:
+        show_approvals(call, answer.items, now_ms)
+        call.next_page(answer.next)
     else:
-        call.note(
-            "nobody was asked about a tool call" if is_every else f"{NOTHING_WAITS}; --all lists what was answered"
-        )
+        call.note("nobody was asked about a tool call" if every else f"{NOTHING_WAITS}; --all lists what was answered")
 
 
-# --- `weft approve`: a person allows a tool call.
+# --- `weft approve` and `weft reject`: a person allows a tool call, or refuses it.
+
+shows(message_verbs.approve, message_verbs.reject)(show_answered)
 
 
-@weft_command("approve")
-@click.argument("id", required=False, shell_complete=complete_approvals)
-@click.option("--session-scope", is_flag=True, help="Also allow the same use of the tool in this session from now on.")
-@click.option("--rule", is_flag=True, help="Allow it once, and propose a policy that allows it from then on.")
-@click.option("--reason", metavar="TEXT", help="Why.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where nobody is at a terminal.")
-def approve_command(call: Call, id: str | None, session_scope: bool, rule: bool, reason: str | None, yes: bool) -> None:
-    """Approve a tool call that waits for a person.
-
-    The call is shown in full first, and you are asked. The answer counts for exactly what was shown, once: if anything
-    of it changes before it runs, it does not run. Without ID what waits is listed, and nothing is allowed.
-
-    Where nobody is at a terminal nothing is allowed without --yes. Another person than the ledger's owner answers with
-    `weft human approve`, or is named with `weft --as NAME approve`.
-    """
-    from weft.surfaces.cli.work.approvals import ApprovalAnswer, decide, named_approval
-
-    if session_scope and rule:
-        raise click.UsageError("--session-scope and --rule exclude each other")
-    scope = "session" if session_scope else "rule" if rule else "once"
-    with call.writing() as ledger:
-        approval = named_approval(call, ledger, id)
-        decide(call, ledger, approval, ApprovalAnswer(is_granted=True, scope=scope, reason=reason), is_sure=yes)
+@asks_first(message_verbs.approve)
+def ask_to_approve(
+    call: Call,
+    ledger: Ledger,
+    id: str | None,
+    yes: Annotated[bool, opt("Do not ask; needed where nobody is at a terminal.", "-y", "--yes")] = False,
+) -> None:
+    ask_shown(call, named_approval(call, ledger, id), is_granted=True, is_sure=yes)
 
 
-# --- `weft reject`: a person refuses a tool call.
-
-
-@weft_command("reject")
-@click.argument("id", required=False, shell_complete=complete_approvals)
-@click.option("--abort", is_flag=True, help="End the agent's turn, too.")
-@click.option("--reason", metavar="TEXT", help="Why; the model is told.")
-def reject_command(call: Call, id: str | None, abort: bool, reason: str | None) -> None:
-    """Reject a tool call that waits for a person.
-
-    It never runs. The model is told so and goes on; with --abort its turn ends. Without ID what waits is listed.
-    """
-    from weft.surfaces.cli.work.approvals import ApprovalAnswer, decide, named_approval
-
-    with call.writing() as ledger:
-        approval = named_approval(call, ledger, id)
-        decide(call, ledger, approval, ApprovalAnswer(is_granted=False, abort=abort, reason=reason), is_sure=True)
+@asks_first(message_verbs.reject)
+def show_what_is_rejected(call: Call, ledger: Ledger, id: str | None) -> None:
+    ask_shown(call, named_approval(call, ledger, id), is_granted=False, is_sure=True)
 
 
 # --- `weft human`: people, what they are asked and what they answer.
@@ -420,45 +305,19 @@ YES = "Do not ask about a tool call; needed where nobody is at a terminal."
 STYLES = {"approved": "good", "rejected": "bad", "pending": "warn"}
 
 
-@human_command.verb("create")
-@click.argument("name")
-@click.option("--name", "--display-name", "display_name", metavar="TEXT", help="What they are called.")
-@click.option(
-    "--permission",
-    "permissions",
-    metavar="RIGHT",
-    multiple=True,
-    help="approve, assign, configure, or such as session:read(LABEL) or machine:folder(/srv/*).",
-)
-@click.option("--channel", metavar="NAME", help="How they are told: terminal, command or webhook.")
-@set_fields
-@acting
-def create(
-    call: Call,
-    name: str,
-    display_name: str | None,
-    permissions: tuple[str, ...],
-    channel: str | None,
-    fields: tuple[str, ...],
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Make a person."""
-    preferences = None if channel is None else {"notificationChannel": channel}
-    config = given(name=display_name, preferences=preferences)
-    config = with_fields({**config, "permissions": list(permissions)}, fields)
-    with changing(call, actor) as programs:
-        answer(call, programs.create("human", name, config, key=retry_key))
+@shows(agent_verbs.human_create, agent_verbs.human_presence)
+def show_changed_person(call: Call, person: Program) -> None:
+    call.screen.show(*line_of(person))
 
 
-@human_command.verb("list")
-def list_(call: Call) -> None:
-    """List people."""
-    with looking(call) as programs:
-        show_list(call, programs.all("human"), "person", MAKE)
+@shows(agent_verbs.human_list)
+def show_people(call: Call, listed: Listing[Program]) -> None:
+    show_list(call, list(listed.items), "person", MAKE)
 
 
-add_show(human_command, "human")
+shows(agent_verbs.human_show)(show_program)
+for human_verb in (agent_verbs.human_create, agent_verbs.human_list, agent_verbs.human_show):
+    human_command.add_command(command_of(human_verb))
 
 
 @human_command.verb("invite")
@@ -486,14 +345,7 @@ def invite(call: Call, name: str, url: str) -> None:
     call.note(f"{name} chooses a password there, until {local_time(link.expires_ms)}")
 
 
-@human_command.verb("presence")
-@named("name", "human")
-@click.argument("presence", type=click.Choice(["available", "busy", "away", "offline"]))
-@acting
-def presence(call: Call, name: str, presence: str, actor: str, retry_key: str | None) -> None:
-    """Set a person's presence."""
-    with changing(call, actor) as programs:
-        answer(call, programs.set_presence(name, presence, key=retry_key))
+human_command.add_command(command_of(agent_verbs.human_presence))
 
 
 def _add_message_verb(verb: str, asks: bool, help: str) -> None:

@@ -27,24 +27,23 @@ from weft.surfaces.cli.programs.program_call import (
     changing,
     complete_programs,
     ensure_toolset,
-    expecting,
-    given,
     invoked,
-    json_of,
+    line_of,
     looking,
     named,
-    set_fields,
     show_list,
     show_program,
     spent_words,
-    with_fields,
 )
 from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span
 from weft.surfaces.cli.turn_files import TurnNotes, note_turn, turn_notes_of
+from weft.surfaces.cli.verb_commands import command_of, shows
 from weft.surfaces.cli.work.broker_call import BrokerAccess, RunView, reply_fields, with_broker
 from weft.surfaces.plain_text import safe_lines
-from weft.verbs.answers import JsonValue
+from weft.verbs import agent_verbs
+from weft.verbs.agent_verbs import free_task_name
+from weft.verbs.answers import JsonValue, Listing
 from weft.verbs.program_answers import AgentRun
 
 if TYPE_CHECKING:
@@ -64,131 +63,35 @@ task_command = group(
     """,
 )
 MAKE = "make one with `weft task create TITLE`"
-OTHER_NAMES = {"in_progress": "active", "todo": "pending", "done": "completed"}
 STYLES = {"completed": "good", "failed": "bad"}
-STATES = ("pending", "active", "blocked", "completed", "failed")
 
 
-@task_command.verb("create")
-@click.argument("title")
-@click.option("--name", metavar="NAME", help="The name to address it by; else one is made of the title.")
-@click.option(
-    "--assignee",
-    metavar="NAME",
-    shell_complete=complete_programs("agent", "human"),
-    help="The agent or person who works on it.",
+@shows(
+    agent_verbs.task_create,
+    agent_verbs.task_configure,
+    agent_verbs.task_assign,
+    agent_verbs.task_start,
+    agent_verbs.task_fail,
 )
-@click.option("--priority", metavar="P0-P4", help="How urgent it is; P0 is most.")
-@click.option("--depends-on", "needs", metavar="TASK", multiple=True, help="A task to wait for; repeatable.")
-@click.option("--criterion", "criteria", metavar="JSON", multiple=True, help="A success criterion; repeatable.")
-@click.option(
-    "--in",
-    "workspace",
-    cls=RenamedOption,
-    old=("--workspace",),
-    metavar="DIR",
-    help="The folder that criteria look into.",
-)
-@set_fields
-@acting
-def create_task(
-    call: Call,
-    title: str,
-    name: str | None,
-    assignee: str | None,
-    priority: str | None,
-    needs: tuple[str, ...],
-    criteria: tuple[str, ...],
-    workspace: str | None,
-    fields: tuple[str, ...],
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Make a task."""
-    checked = [json_of(criterion, "criterion") for criterion in criteria]
-    spec = {"successCriteria": checked} if checked else None
-    config = given(title=title, assignee=assignee, priority=priority, dependencies=list(needs), spec=spec)
-    config = with_fields({**config, **given(workspace=_absolute_folder(workspace))}, fields)
-    with changing(call, actor) as programs:
-        chosen = name or free_task_name(programs, title, retry_key)
-        answer(call, programs.create("task", chosen, config, key=retry_key))
+def show_changed_task(call: Call, task: Program) -> None:
+    call.screen.show(*line_of(task))
 
 
-def _absolute_folder(folder: str | None) -> str | None:
-    """A folder as a task keeps it: whoever works on it later stands elsewhere. One that names a variable is kept as it
-    is."""
-    return folder if folder is None or "${" in folder else os.path.realpath(folder)
+@shows(agent_verbs.task_list)
+def show_tasks(call: Call, listed: Listing[Program], status: str | None) -> None:
+    show_list(call, list(listed.items), f"{status or ''} task".strip(), MAKE)
 
 
-@task_command.verb("list")
-@click.option("--status", metavar="STATE", help=f"{', '.join(STATES)}; in_progress is active.")
-def list_tasks(call: Call, status: str | None) -> None:
-    """List tasks."""
-    state = OTHER_NAMES.get(status or "", status)
-    if state is not None and state not in STATES:
-        raise click.UsageError(f"--status {status!r} is none of {', '.join(STATES)}")
-    with looking(call) as programs:
-        show_list(call, programs.all("task", states=[state] if state else []), f"{status or ''} task".strip(), MAKE)
-
-
-@task_command.verb("show")
-@named("name", "task")
-def show_task(call: Call, name: str) -> None:
-    """Show a task, or with NAME:VERSION an earlier configuration of it."""
-    with looking(call) as programs:
-        task = programs.get(name, "task")
-    show_program(call, task)
-
-
-@task_command.verb("configure")
-@named("name", "task")
-@click.option(
-    "--in",
-    "workspace",
-    cls=RenamedOption,
-    old=("--workspace",),
-    metavar="DIR",
-    help="The folder that criteria look into.",
-)
-@set_fields
-@click.option("--reason", metavar="TEXT", help="Why.")
-@expecting
-@acting
-def configure_task(
-    call: Call,
-    name: str,
-    workspace: str | None,
-    fields: tuple[str, ...],
-    reason: str | None,
-    expected: int | None,
-    actor: str,
-    retry_key: str | None,
-) -> None:
-    """Change some fields of a task's configuration; null takes one away."""
-    changes = with_fields(given(workspace=_absolute_folder(workspace)), fields)
-    with changing(call, actor) as programs:
-        task = programs.get(name, "task")
-        answer(call, programs.change(task.id, changes, expected=expected, reason=reason, key=retry_key))
-
-
-@task_command.verb("assign")
-@named("name", "task")
-@named("assignee", "agent", "human")
-@acting
-def assign_task(call: Call, name: str, assignee: str, actor: str, retry_key: str | None) -> None:
-    """Assign a task without starting it."""
-    with changing(call, actor) as programs:
-        answer(call, programs.assign_task(name, assignee, key=retry_key))
-
-
-@task_command.verb("start")
-@named("name", "task")
-@click.option("--reason", metavar="TEXT", help="Why.")
-@acting
-def start_task(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
-    """Start a task; it is blocked while something that it depends on is not completed."""
-    with changing(call, actor) as programs:
-        answer(call, programs.start_task(name, reason=reason, key=retry_key))
+shows(agent_verbs.task_show)(show_program)
+for task_verb in (
+    agent_verbs.task_create,
+    agent_verbs.task_list,
+    agent_verbs.task_show,
+    agent_verbs.task_configure,
+    agent_verbs.task_assign,
+    agent_verbs.task_start,
+):
+    task_command.add_command(command_of(task_verb))
 
 
 @task_command.verb("complete")
@@ -277,14 +180,7 @@ def _report(report: dict[str, Any]) -> list[Line]:
     return lines
 
 
-@task_command.verb("fail")
-@named("name", "task")
-@click.option("--reason", metavar="TEXT", help="Why.")
-@acting
-def fail_task(call: Call, name: str, reason: str | None, actor: str, retry_key: str | None) -> None:
-    """Mark a task as failed."""
-    with changing(call, actor) as programs:
-        answer(call, programs.fail_task(name, reason=reason, key=retry_key))
+task_command.add_command(command_of(agent_verbs.task_fail))
 
 
 # --- `weft agent run`: a task that an agent works on while somebody waits, and work that is asked for again.
@@ -496,16 +392,6 @@ def _task_name(programs: Programs, request: AgentRunRequest) -> str:
         return free_task_name(programs, words, None)
     mark = hashlib.sha256(request.key.encode()).hexdigest()[:8]
     return f"{free_task_name(programs, words, request.key)}-{mark}"
-
-
-def free_task_name(programs: Programs, title: str, retry_key: str | None) -> str:
-    """Made of the title, with a number where it is taken; with a retry key always the same."""
-    from weft.programs.program_records import name_from
-
-    wanted, taken = name_from(title, "task"), {task.name for task in programs.all("task")}
-    if wanted not in taken or retry_key is not None:
-        return wanted
-    return next(name for k in range(2, len(taken) + 3) if (name := f"{wanted}-{k}") not in taken)
 
 
 def _toolset(ledger: Ledger, agent: Program, label: str | None, toolset: str | None) -> str | None:
