@@ -5,6 +5,7 @@ has `edit` tell, before anybody is asked, whether a guess stands there."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.attacks.test_folders_for_work import (
     weft_ledger,
 )
 from tests.runtime.scripted import Script, chat
+from tests.sizes import share
 from tests.surfaces.serving import serving
 from tests.surfaces.shell import Shell
 from weft.ledger.api import Approval
@@ -65,7 +67,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", share(list(CASES), test=2))
 def test_what_is_hidden_from_commands_no_other_tool_shows_unasked(
     weft: Shell,  # noqa: F811
     project: Path,  # noqa: F811
@@ -103,7 +105,7 @@ def _told(weft: Shell, *scripts: Script) -> tuple[list[Approval], list[str]]:  #
     return asked, [message["content"] for message in messages if message["role"] == "tool"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", share(list(CASES), test=2))
 def test_what_is_hidden_from_commands_is_not_changed_unasked(
     weft: Shell,  # noqa: F811
     project: Path,  # noqa: F811
@@ -125,8 +127,7 @@ GUESSES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("guess", GUESSES)
-@pytest.mark.parametrize("is_trusted", [False, True])
+@pytest.mark.parametrize(("guess", "is_trusted"), share(list(product(GUESSES, (False, True))), test=3))
 def test_no_edit_tells_what_stands_in_a_file_of_secrets(
     weft: Shell,  # noqa: F811
     project: Path,  # noqa: F811
