@@ -176,7 +176,7 @@ class WrittenPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from weft.surfaces.cli.work.sandbox_access import ensure_not_led_away
 
-        path = super().convert(value, param, ctx)
+        path = os.fsdecode(super().convert(value, param, ctx))
         if path != STANDARD:
             ensure_not_led_away(path if os.path.exists(path) else os.path.dirname(path) or os.curdir)
         return path
