@@ -251,6 +251,8 @@ ENDPOINTS = (
     "session_events",
     "room_events",
     "ledger_events",
+    "me",
+    "sign_out",
 )
 
 

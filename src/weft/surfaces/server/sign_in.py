@@ -15,7 +15,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from weft.programs.accounts import SIGN_IN_PATH
-from weft.surfaces.server.application import Endpoint, Served, json_response
+from weft.surfaces.server.application import Endpoint, EndpointDetails, Served, json_response
 from weft.surfaces.server.callers import SECURE_COOKIE, Caller
 from weft.surfaces.server.guards import RateLimit, ensure_json, read_body
 from weft.surfaces.server.problems import Refusal
@@ -53,8 +53,22 @@ def sign_in_endpoints(served: Served, accounts: Accounts) -> list[Endpoint]:
         Endpoint(method="GET", path=f"{SIGN_IN_PATH}/{{code}}", right=None, handler=sign_in.follow_link),
         Endpoint(method="POST", path=f"{BASE}/sign-in", right=None, handler=sign_in.sign_in),
         Endpoint(method="POST", path=f"{BASE}/invitations", right=None, handler=sign_in.accept),
-        Endpoint(method="POST", path=f"{BASE}/sign-out", right=ANY_CALLER, handler=sign_in.sign_out),
-        Endpoint(method="GET", path=f"{BASE}/me", right=ANY_CALLER, handler=sign_in.me),
+        Endpoint(
+            method="POST",
+            path=f"{BASE}/sign-out",
+            right=ANY_CALLER,
+            handler=sign_in.sign_out,
+            details=EndpointDetails(name="sign_out", tag="sign-in", summary="End a cookie.", statuses=(204,)),
+        ),
+        Endpoint(
+            method="GET",
+            path=f"{BASE}/me",
+            right=ANY_CALLER,
+            handler=sign_in.me,
+            details=EndpointDetails(
+                name="me", tag="sign-in", summary="Show who is asking, by the credential.", answer=ServedCaller
+            ),
+        ),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +19,7 @@ from weft.verbs.answers import LoggedRequest, ServerReady
 if TYPE_CHECKING:
     from weft.programs.accounts import Accounts
     from weft.surfaces.server.application import AnsweredRequest, Served
+    from weft.surfaces.server.serving import Listening
 
 MOST_PORT = 65535
 
@@ -38,13 +39,37 @@ MOST_PORT = 65535
     metavar="TOOL,...",
     help="Offer these tools at /mcp, too: fork, send. Without it the tools only read.",
 )
-def serve_command(call: Call, port: int, no_broker: bool, mcp_writes: tuple[str, ...]) -> None:
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    help="Listen on this address, with TLS or behind a stated proxy. Default: 127.0.0.1.",
+)
+@click.option(
+    "--tls-certificate", metavar="FILE", type=click.Path(), help="The certificate by whose names it is reached."
+)
+@click.option("--tls-key", metavar="FILE", type=click.Path(), help="The key of the certificate.")
+@click.option("--behind", metavar="URL", help="A proxy asks, which people reach at this https address.")
+def serve_command(
+    call: Call,
+    port: int,
+    no_broker: bool,
+    mcp_writes: tuple[str, ...],
+    host: str,
+    tls_certificate: str | None,
+    tls_key: str | None,
+    behind: str | None,
+) -> None:
     """Serve this ledger over HTTP until stopped.
 
     It listens on this machine alone, at http://127.0.0.1:8420. Requests need a credential: `weft token create` makes a
     token, and the link that is printed signs your browser in, once and soon. `weft human invite` lets somebody else
     choose a password. /openapi.json describes every route; docs/http.md tells how to use them. At /mcp it is an MCP
     server. Messages are answered in the same process, as `weft broker` does.
+
+    On another address than this machine's own it needs TLS, by --tls-certificate and --tls-key, or a proxy that has it,
+    by --behind. It answers for the names in the certificate, or for that of the proxy, and for no others. Only behind a
+    proxy are X-Forwarded-For, -Host and -Proto looked at: have the proxy set them anew.
 
     SIGTERM or Ctrl-C lets it finish what runs; a second one leaves turns to other brokers.
 
@@ -55,13 +80,16 @@ def serve_command(call: Call, port: int, no_broker: bool, mcp_writes: tuple[str,
     call.ensure_owner("serve")
     _ensure_installed()
     tools = writing_tools(mcp_writes, "--mcp-writes")
-    from weft.surfaces.server.serving import bound_socket
+    from weft.surfaces.server.serving import TlsFiles, listen
 
-    taken = bound_socket(port)
+    if (tls_certificate is None) != (tls_key is None):
+        raise click.UsageError("--tls-certificate and --tls-key go together")
+    tls = None if tls_certificate is None or tls_key is None else TlsFiles(tls_certificate, tls_key)
+    listening = listen(port, host, tls, behind)
     try:
-        with_broker(call, lambda access: _serve(call, access, taken, tools, has_broker=not no_broker))
+        with_broker(call, lambda access: _serve(call, access, listening, tools, has_broker=not no_broker))
     finally:
-        taken.close()
+        listening.taken.close()
 
 
 def _ensure_installed() -> None:
@@ -79,7 +107,9 @@ def _ensure_installed() -> None:
     del httptools, prometheus_client, starlette, uvicorn
 
 
-async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str, ...], *, has_broker: bool) -> None:
+async def _serve(
+    call: Call, access: BrokerAccess, listening: Listening, tools: tuple[str, ...], *, has_broker: bool
+) -> None:
     from weft.aio.open_ledger import SharedInference
     from weft.programs.accounts import LINK_MS, Accounts
     from weft.surfaces.server.application import Application
@@ -87,12 +117,11 @@ async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str,
     from weft.surfaces.server.mcp_endpoint import mcp_endpoints
     from weft.surfaces.server.messages import message_endpoints
     from weft.surfaces.server.metrics import ServerMetrics, metrics_endpoint
-    from weft.surfaces.server.serving import LOOPBACK, Serving
+    from weft.surfaces.server.serving import Serving
     from weft.surfaces.server.sign_in import sign_in_endpoints
 
-    port = taken.getsockname()[1]
     accounts = Accounts(access.ledger)
-    served = served_ledger(call, access, accounts, port)
+    served = served_ledger(call, access, accounts, listening)
     streams = EventStreams(served)
     inference = SharedInference(os.environ.get)
     broker = await full_broker(call, access, CAPACITY_TURNS) if has_broker else None
@@ -106,14 +135,13 @@ async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str,
     ]
     application = Application(served, endpoints)
     application.on_answered += [metrics.count, *([partial(_log, call)] if call.json else [])]
-    url = f"http://{LOOPBACK}:{port}"
     link = await served.crossing.run(accounts.owner_link)
     ready = ServerReady(
         ready=True,
         pid=os.getpid(),
-        url=url,
+        url=listening.url,
         has_broker=has_broker,
-        sign_in_url=link.url(url),
+        sign_in_url=link.url(listening.url),
         sign_in_expires_at=link.expires_ms,
     )
 
@@ -123,7 +151,7 @@ async def _serve(call: Call, access: BrokerAccess, taken: Any, tools: tuple[str,
         sys.stdout.flush()
 
     try:
-        await Serving(application, taken, broker, call.note).run(show_ready)
+        await Serving(application, listening, broker, call.note).run(show_ready)
     finally:
         await inference.close()
     call.note("stopped")
@@ -142,23 +170,20 @@ def _log(call: Call, request: AnsweredRequest) -> None:
     )
 
 
-def served_ledger(call: Call, access: BrokerAccess, accounts: Accounts, port: int) -> Served:
+def served_ledger(call: Call, access: BrokerAccess, accounts: Accounts, listening: Listening) -> Served:
     """What requests are answered from."""
     from weft.kernel.clock import SystemClock
     from weft.surfaces.cli.credentials import PersonsTokens
     from weft.surfaces.cli.work.sandbox_access import LedgerMachine
     from weft.surfaces.server.application import Served
-    from weft.surfaces.server.callers import PLAIN_COOKIE, Callers
-    from weft.surfaces.server.guards import HostGuard
+    from weft.surfaces.server.callers import Callers
 
     crossing = access.mirror.crossing
     return Served(
         ledger=access.ledger,
         crossing=crossing,
-        callers=Callers(
-            PersonsTokens(), accounts, crossing, SystemClock().now_ms, cookie_name=f"{PLAIN_COOKIE}-{port}"
-        ),
-        hosts=HostGuard(port),
+        callers=Callers(PersonsTokens(), accounts, crossing, SystemClock().now_ms, cookie_name=listening.cookie_name),
+        hosts=listening.hosts,
         machine=LedgerMachine(access.ledger, call.trust_store),
         note=lambda text: call.note(Span(text, "warn")),
     )
