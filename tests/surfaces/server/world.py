@@ -71,6 +71,10 @@ def tell_private(ledger: Ledger) -> None:
     for name in ("main", "side", "spare one", "spare/two", "archived", "gone"):
         for query in ("what is a qubit?", "and two of them?"):
             ledger.record_turn(session=name, query=query, response=f"about {name}: two levels")
+    place = "/home/owner/notes.txt"
+    call = {"id": "c1", "name": "edit", "arguments": {"file_path": place, "content": "one\ntwo\n"}, "result": "ok"}
+    answer = {"role": "assistant", "content": "noted", "files": [{"kind": "written", "path": place}]}
+    ledger.record_turn(session="side", query="note that", response=answer, tool_calls=[call])
     programs.create_session("talk", model="balanced", owner="researcher")
     ledger.record_turn(session="talk", query="begin", response="begun")
     programs.create_session("unbegun", model="other")
@@ -121,6 +125,8 @@ def known_names(kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
+    "blame": [{"path": "notes.txt", "recorded": True}],
+    "files": [{"path": "notes.txt"}],
     "alias": [{"session": "main", "alias": "second name"}],
     "cherry_pick": [{"turn": ["side"], "onto": "main"}],
     "fork": [{"rev": "main~1", "label": "branch"}],

@@ -60,6 +60,8 @@ class Route(Struct, frozen=True, kw_only=True):
     reading: str = ""
     """The right to read that it needs, where its verb changes nothing."""
     status: int = 200
+    called: str = ""
+    """By which the operation goes, where its verb has several routes that would go by the same name."""
     without: tuple[str, ...] = ()
     """Parameters of the verb that this route does not take, such as one by which a verb that reads would write."""
 
@@ -74,6 +76,8 @@ class Route(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """By which the operation goes: the verb's, and another one where a verb that changes something is asked to
         list."""
+        if self.called:
+            return self.called
         return f"{self.verb_name}_list" if self.method == "GET" and self.verb.right else self.verb_name
 
     @property
@@ -93,16 +97,19 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 def _routes(tag: str, reading: str, *lines: str) -> list[Route]:
-    """`GET /sessions sessions`, with `-NAME` behind it for each parameter that the route does not take. What changes
-    something needs the right that its verb declares; what reads needs `reading`."""
+    """`GET /sessions sessions`, with `-NAME` behind it for each parameter that the route does not take; `VERB:NAME`
+    says by which name it goes. What changes something needs the right that its verb declares; what reads needs
+    `reading`."""
     return [_route(tag, reading, *line.split()) for line in lines]
 
 
-def _route(tag: str, reading: str, method: str, path: str, verb_name: str, *without: str) -> Route:
+def _route(tag: str, reading: str, method: str, path: str, names: str, *without: str) -> Route:
+    verb_name, _, called = names.partition(":")
     return Route(
         method=method,  # type: ignore[arg-type]
         path=path,
         verb_name=verb_name,
+        called=called,
         reading=reading if method == "GET" else "",
         tag=tag,
         status=201 if verb_name.endswith("_create") else 200,
@@ -110,10 +117,18 @@ def _route(tag: str, reading: str, method: str, path: str, verb_name: str, *with
     )
 
 
+_NO_LISTS = ("audit",)
+"""Verbs that answer a list to a parameter alone which their route does not take."""
+
+
 def is_paged(route: Route) -> bool:
     """Whether it answers a list. `after` can also be a version: the differences of two are no list that grows."""
     verb = route.verb
-    if route.method != "GET" or any(one.name == "after" and one.type is not str for one in verb.parameters):
+    if (
+        route.method != "GET"
+        or route.verb_name in _NO_LISTS
+        or any(one.name == "after" and one.type is not str for one in verb.parameters)
+    ):
         return False
     kinds = [get_origin(kind) or kind for kind in alternatives(verb.answer_type())]
     return any(isinstance(kind, type) and issubclass(kind, Listing) for kind in kinds)
@@ -158,7 +173,25 @@ ROUTES: tuple[Route, ...] = (
         "GET /turns/{rev} show",
         "GET /turns/{rev}/tree tree",
         "GET /threads/{rev} read",
+        "GET /turns/{rev}/context context -session -is_counted",
+        "GET /sessions/{session}/context context:session_context -rev -is_counted",
+        "GET /turns/{left}/diff diff",
         "GET /search search",
+    ),
+    *_routes(
+        "files",
+        "ledger:read",
+        "GET /files files",
+        "GET /blame blame",
+    ),
+    *_routes(
+        "reports",
+        "ledger:read",
+        "GET /usage usage -prices",
+        "GET /projects projects",
+        "GET /story story",
+        "GET /audit audit -events -suggest",
+        "GET /stats stats",
     ),
     *_routes(
         "branches",
