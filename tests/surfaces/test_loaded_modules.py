@@ -89,7 +89,7 @@ def test_importing_weft(tmp_path: Path) -> None:
 
 
 def test_the_help(weft: Shell) -> None:
-    Loaded(weft.folder, COMMAND, "--help").check(COMMON, 2937)
+    Loaded(weft.folder, COMMAND, "--help").check(COMMON, 2960)
 
 
 def test_the_log(weft: Shell) -> None:
@@ -136,7 +136,7 @@ def test_a_message_beside_a_broker_that_runs(weft: Shell) -> None:
         stock(weft, server.url, "talk")
         with broker(weft):
             loaded = Loaded(weft.folder, COMMAND, "send", "--session", "talk", "Begin")
-    loaded.check(STORE, 33_900)
+    loaded.check(STORE, 34_600)
     heavy = ("weft.programs", "weft.runtime.broker", "weft.runtime.egress", "weft.runtime.sandbox", "weft.runtime.tool")
     assert loaded.has(*heavy, "weft.runtime.inference.dialects", "weft.runtime.inference.inference", "weft.aio") == []
     assert loaded.has("weft.runtime") == ["weft.runtime", "weft.runtime.replies"]

@@ -31,8 +31,7 @@ INTERACTIVE = {"chat", "room chat"}
 """They stay with the terminal; at most eight."""
 UNDECLARED = frozenset(
     """
-init | import | record | compact | substitute | graph node | graph neighbours | graph path | graph history
-graph lineage | graph calls | graph resources | graph policies | graph ancestry | graph emit | graph ingest | bisect
+init | import | record | compact | substitute | graph emit | graph ingest | bisect
 export | clone | pull | push | pending list | pending show | pending take | pending refuse | pending undo | pending
 remote | replica | sync-stdio | bundle create | bundle verify | bundle sign | bundle open | key create | key list
 key export | key trust | key delete | resume | provider models | model invoke | model get | agent run | agent status

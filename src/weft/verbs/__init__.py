@@ -20,7 +20,8 @@ _MODULES = {
     " session_unify session_pause session_resume session_complete rename alias archive delete move restore reflog"
     " settle",
     "reading_verbs": "search log tree show read context diff files blame",
-    "report_verbs": "usage projects story audit stats",
+    "report_verbs": "usage projects story audit stats graph_node graph_neighbours graph_path graph_history"
+    " graph_lineage graph_calls graph_resources graph_policies graph_ancestry",
     "message_verbs": "inbox interrupt approvals approve reject",
     "room_verbs": "room_create room_title room_archive room_restore room_fork room_add room_invite room_decline"
     " room_remove room_leave room_list room_show room_profile room_invitations room_read",

@@ -1,4 +1,6 @@
-"""What was done, and what it cost: usage, projects, the work of a period, audits, and the size of the ledger."""
+"""What was done, what it cost, and what relates to what: usage, projects, the work of a period, audits, the size of the
+ledger, and the agent graph.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,7 @@ from weft.verbs.declaration import (
     OpenMode,
     RequestError,
     TypedForm,
+    VerbGroup,
     arg,
     opt,
     verb,
@@ -37,6 +40,18 @@ from weft.verbs.exchange_answers import AuditAnswer, LedgerFigures, ProjectTotal
 from weft.verbs.session_verbs import ensure_known_origin
 
 if TYPE_CHECKING:
+    from weft.graph.edge_reader import (
+        Ancestry,
+        CallPair,
+        GraphNode,
+        GraphWalk,
+        Neighbours,
+        PathsFound,
+        PolicyStep,
+        ResourceState,
+        RunHistory,
+    )
+    from weft.graph.graph import Graph
     from weft.ledger.api import Ledger
 
 Since = Annotated[str | None, opt("Only from this time on; a day means all of it.", metavar="TIME")]
@@ -367,3 +382,152 @@ def stats(ledger: Ledger) -> LedgerFigures:
     worked on.
     """
     return LedgerFigures(path=ledger.path, file_bytes=ledger.upkeep.disk_bytes(), counts=ledger.upkeep.stats())
+
+
+# --- `graph`: what relates to what, since when and until when, and what of it was known at a time.
+
+graph_group = VerbGroup(
+    "graph",
+    """Ask what relates to what: turns, events, tools, resources, policies, forks.
+
+    docs/concepts.md#the-agent-graph lists the types of nodes and edges, and explains the two times of an edge. The
+    first question about a large ledger takes a while.
+    """,
+)
+MOST_ROWS = 10_000
+NODE = Names("node")
+At = Annotated[str | None, opt("What held at this time.", metavar="TIME")]
+KnownAt = Annotated[str | None, opt("What this ledger knew at this time.", metavar="TIME")]
+EdgeTypes = Annotated[tuple[str, ...], opt("Only edges of this type; can be repeated.", "--type", metavar="TYPE")]
+Rows = Annotated[int, opt("At most N rows. Default: 200.", "-n", "--limit", metavar="N", least=1, most=MOST_ROWS)]
+
+
+def _graph(ledger: Ledger) -> Graph:
+    from weft.graph.graph import Graph
+
+    return Graph(ledger)
+
+
+@verb("graph node", opens=OpenMode.GRAPHING)
+def graph_node(
+    ledger: Ledger, node: Annotated[str, arg("The node.", names=NODE)], known_at: KnownAt = None
+) -> GraphNode:
+    """Show what is known of a node.
+
+    NODE is a turn (main~1), an event by the beginning of its id, or KIND:NAME, such as session:main,
+    program:researcher, resource:folder, policy:careful. What other commands show is taken too.
+    """
+    return _graph(ledger).node(node, known_at=known_at)
+
+
+@verb("graph neighbours", opens=OpenMode.GRAPHING)
+def graph_neighbours(
+    ledger: Ledger,
+    node: Annotated[str, arg("The node.", names=NODE)],
+    types: EdgeTypes = (),
+    direction: Annotated[Literal["both", "out", "in"], opt("Edges from it, to it, or both.")] = "both",
+    at: At = None,
+    known_at: KnownAt = None,
+    limit: Rows = 200,
+) -> Neighbours:
+    """List the edges of a node and what is at their other ends.
+
+    \b
+    weft graph neighbours main --type EVENT_PRODUCES
+    weft graph neighbours resource:folder --at yesterday
+    """
+    return _graph(ledger).neighbours(node, types, direction=direction, at=at, known_at=known_at, limit=limit)
+
+
+@verb("graph path", opens=OpenMode.GRAPHING)
+def graph_path(
+    ledger: Ledger,
+    start: Annotated[str, arg("The node that it begins at.", metavar="FROM", names=NODE)],
+    end: Annotated[str, arg("The node that it ends at.", metavar="TO", names=NODE)],
+    types: EdgeTypes = (),
+    at: At = None,
+    known_at: KnownAt = None,
+    limit: Annotated[int, opt("At most N paths. Default: 3.", "-n", "--limit", metavar="N", least=1, most=100)] = 3,
+    longest: Annotated[int, opt("Only paths of at most N edges. Default: 12.", metavar="N", least=1, most=50)] = 12,
+) -> PathsFound:
+    """Show the shortest paths between two nodes; edges count in both directions.
+
+    An edge costs 1, and more where it is one of many: the agent of a thousand turns is far from each of them. The ways
+    that cost least are shown.
+    """
+    return _graph(ledger).path(start, end, types, at=at, known_at=known_at, limit=limit, longest=longest)
+
+
+@verb("graph history", opens=OpenMode.GRAPHING)
+def graph_history(
+    ledger: Ledger,
+    run: Annotated[str, arg("The turn.", metavar="TURN", names=NODE)],
+    known_at: KnownAt = None,
+    limit: Rows = 200,
+) -> RunHistory:
+    """List the events of a turn in order."""
+    return _graph(ledger).history(run, known_at=known_at, limit=limit)
+
+
+@verb("graph lineage", opens=OpenMode.GRAPHING)
+def graph_lineage(
+    ledger: Ledger,
+    node: Annotated[str, arg("The node.", names=NODE)],
+    at: At = None,
+    known_at: KnownAt = None,
+    limit: Rows = 200,
+) -> GraphWalk:
+    """Show what a node was derived from, step by step."""
+    return _graph(ledger).lineage(node, at=at, known_at=known_at, limit=limit)
+
+
+@verb("graph calls", opens=OpenMode.GRAPHING)
+def graph_calls(
+    ledger: Ledger,
+    node: Annotated[str, arg("A turn, or one of its answers.", metavar="TURN|CALL", names=NODE)],
+    known_at: KnownAt = None,
+    limit: Rows = 200,
+) -> Listing[CallPair]:
+    """List the tool calls of a turn or of an answer, each with its results."""
+    return Listing(items=_graph(ledger).calls(node, known_at=known_at, limit=limit))
+
+
+@verb("graph resources", opens=OpenMode.GRAPHING)
+def graph_resources(
+    ledger: Ledger,
+    node: Annotated[str | None, arg("A resource, or whose resources are meant.", names=NODE)] = None,
+    at: At = None,
+    known_at: KnownAt = None,
+    limit: Rows = 200,
+) -> Listing[ResourceState]:
+    """Show who owned, used and mounted resources at a time, by default now.
+
+    NODE is a resource, or a turn, a session or an agent whose resources are meant; without it, all of them.
+    """
+    return Listing(items=_graph(ledger).resources(node, at=at, known_at=known_at, limit=limit))
+
+
+@verb("graph policies", opens=OpenMode.GRAPHING)
+def graph_policies(
+    ledger: Ledger,
+    node: Annotated[str | None, arg("A policy, or an agent.", names=NODE)] = None,
+    at: At = None,
+    known_at: KnownAt = None,
+    limit: Rows = 200,
+) -> Listing[PolicyStep]:
+    """List which approval policies were proposed and active, and for how long.
+
+    NODE is a policy, or an agent whose policies are meant; without it, all of them.
+    """
+    return Listing(items=_graph(ledger).policies(node, at=at, known_at=known_at, limit=limit))
+
+
+@verb("graph ancestry", opens=OpenMode.GRAPHING)
+def graph_ancestry(
+    ledger: Ledger,
+    node: Annotated[str, arg("A session or a turn.", metavar="SESSION|TURN", names=NODE)],
+    known_at: KnownAt = None,
+    limit: Rows = 200,
+) -> Ancestry:
+    """Show what a session was forked from or started by, back to the first session."""
+    return _graph(ledger).ancestry(node, known_at=known_at, limit=limit)

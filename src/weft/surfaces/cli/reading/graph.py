@@ -4,99 +4,61 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import orjson
 
-from weft.kernel.errors import StoreError
+from weft.graph.edge_reader import (
+    Ancestry,
+    AncestryStep,
+    CallPair,
+    GraphEdge,
+    GraphNode,
+    GraphWalk,
+    Neighbours,
+    PathsFound,
+    PolicyStep,
+    ResourceState,
+    RunHistory,
+)
+from weft.graph.graph import Graph
 from weft.ledger.model import UNDATED
 from weft.surfaces.cli.arguments import STANDARD, complete_nodes, piped_input, stdout_bytes
-from weft.surfaces.cli.command_line import Call, group
-from weft.surfaces.cli.progress import counted, progress
+from weft.surfaces.cli.command_line import Call
+from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import Line, Span, local_time
 from weft.surfaces.cli.turn_lists import short
+from weft.surfaces.cli.verb_commands import asks_first, group_of, shows
 from weft.surfaces.plain_text import safe
+from weft.verbs import report_verbs as verbs
+from weft.verbs.answers import Listing
+from weft.verbs.declaration import opt
 
 if TYPE_CHECKING:
-    from weft.graph.edge_reader import (
-        AncestryStep,
-        CallPair,
-        GraphEdge,
-        GraphNode,
-        PathsFound,
-        PolicyStep,
-        ResourceState,
-    )
-    from weft.graph.graph import Graph
+    from weft.ledger.api import Ledger
     from weft.surfaces.cli.screen import Screen
 
 
 # --- `weft graph`: what relates to what, since when and until when.
 
-F = TypeVar("F", bound=Callable[..., Any])
-graph_command = group(
-    "graph",
-    """Ask what relates to what: turns, events, tools, resources, policies, forks.
-
-    docs/concepts.md#the-agent-graph lists the types of nodes and edges, and explains the two times of an edge. The
-    first question about a large ledger takes a while.
-    """,
-)
-DIRECTIONS = ("both", "out", "in")
 NO_EVENTS = "no events were given: pipe them in, or name a FILE"
 _OF_CALLS = ("CALLS_TOOL", "RETURNS_RESULT")
+Dot = Annotated[bool, opt("Write a picture for Graphviz.")]
+Svg = Annotated[bool, opt("Write a picture as SVG.")]
 
 
-def _node(name: str = "node", **details: Any) -> Callable[[F], F]:
-    return click.argument(name, shell_complete=complete_nodes, **details)
-
-
-_at = click.option("--at", metavar="TIME", help="What held at this time.")
-_known_at = click.option("--known-at", metavar="TIME", help="What this ledger knew at this time.")
-_limit = click.option(
-    "-n", "--limit", type=click.IntRange(1, 10_000), default=200, metavar="N", help="At most N rows. Default: 200."
-)
-_types = click.option(
-    "--type", "types", multiple=True, metavar="TYPE", help="Only edges of this type; can be repeated."
-)
-
-
-def _pictures(function: F) -> F:
-    """The options that ask for a picture in the place of a table."""
-    function = click.option("--svg", is_flag=True, help="Write a picture as SVG.")(function)
-    return click.option("--dot", is_flag=True, help="Write a picture for Graphviz.")(function)
-
-
-@contextmanager
-def _current_graph(call: Call) -> Iterator[Graph]:
-    """The graph, brought up to date first; where nothing can be written, it is made for this question alone."""
-    from weft.graph.graph import Graph
-
-    try:
-        ledger = call.writing()
-    except StoreError:
-        ledger = call.reading()
-    with ledger:
-        graph = Graph(ledger)
-        with progress(call, "graph") as bar:
-            graph.catch_up(progress=lambda _stage, done, of: bar.counted(done, of))
-        yield graph
-
-
-def _draw_picture(call: Call, dot: bool, svg: bool, nodes: Iterable[GraphNode], edges: Iterable[GraphEdge]) -> bool:
-    """Whether a picture was asked for, and written."""
-    if not dot and not svg:
-        return False
-    if (dot and svg) or call.json:
+def _refuse_two_forms(call: Call, dot: Dot = False, svg: Svg = False) -> None:
+    if (dot and svg) or (call.json and (dot or svg)):
         raise click.UsageError("one of --dot, --svg and --json says what is written")
+
+
+def _draw_picture(dot: bool, nodes: Iterable[GraphNode], edges: Iterable[GraphEdge]) -> None:
     from weft.graph.graph import GraphPicture, to_dot, to_svg
 
     picture = GraphPicture(nodes, edges)
     click.echo(to_dot(picture) if dot else to_svg(picture), nl=False)
-    return True
 
 
 def _table(call: Call, rows: Sequence[Row], header: Sequence[str], nothing: str, spare: Sequence[str] = ()) -> None:
@@ -111,96 +73,26 @@ def _note_cut(call: Call, is_cut: bool, limit: int) -> None:
         call.note(f"there are more: `-n {min(2 * limit, 10_000)}` shows them")
 
 
-@graph_command.verb("node")
-@_node()
-@_known_at
-def node(call: Call, node: str, known_at: str | None) -> None:
-    """Show what is known of a node.
-
-    NODE is a turn (main~1), an event by the beginning of its id, or KIND:NAME, such as session:main,
-    program:researcher, resource:folder, policy:careful. What other commands show is taken too.
-    """
-    with _current_graph(call) as graph:
-        graph_node = graph.node(node, known_at=known_at)
-    if call.json:
-        call.document(graph_node)
-    else:
-        call.screen.page(node_lines(graph_node))
+@shows(verbs.graph_node)
+def show_node(call: Call, node: GraphNode) -> None:
+    call.screen.page(node_lines(node))
 
 
-@graph_command.verb("neighbours")
-@_node()
-@_types
-@click.option("--direction", type=click.Choice(DIRECTIONS), default="both", help="Edges from it, to it, or both.")
-@_at
-@_known_at
-@_limit
-@_pictures
-def neighbours(
-    call: Call,
-    node: str,
-    types: tuple[str, ...],
-    direction: str,
-    at: str | None,
-    known_at: str | None,
-    limit: int,
-    dot: bool,
-    svg: bool,
-) -> None:
-    """List the edges of a node and what is at their other ends.
-
-    \b
-    weft graph neighbours main --type EVENT_PRODUCES
-    weft graph neighbours resource:folder --at yesterday
-    """
-    with _current_graph(call) as graph:
-        walk = graph.neighbours(node, types, direction=direction, at=at, known_at=known_at, limit=limit)
-    if _draw_picture(call, dot, svg, [walk.node, *walk.nodes.values()], walk.edges):
-        return
-    if call.json:
-        call.document(walk)
+@shows(verbs.graph_neighbours)
+def show_neighbours(call: Call, walk: Neighbours, limit: int, dot: Dot = False, svg: Svg = False) -> None:
+    if dot or svg:
+        _draw_picture(dot, [walk.node, *walk.nodes.values()], walk.edges)
         return
     rows = GraphTables(call.screen, walk.nodes).neighbours(walk.node.name, walk.edges)
     _table(call, rows, NEIGHBOURS, "it has no such edges", ("until", "since"))
     _note_cut(call, walk.is_cut, limit)
 
 
-@graph_command.verb("path")
-@_node("start", metavar="FROM")
-@_node("end", metavar="TO")
-@_types
-@_at
-@_known_at
-@click.option("-n", "--limit", type=click.IntRange(1, 100), default=3, metavar="N", help="At most N paths. Default: 3.")
-@click.option(
-    "--longest", type=click.IntRange(1, 50), default=12, metavar="N", help="Only paths of at most N edges. Default: 12."
-)
-@_pictures
-def path(
-    call: Call,
-    start: str,
-    end: str,
-    types: tuple[str, ...],
-    at: str | None,
-    known_at: str | None,
-    limit: int,
-    longest: int,
-    dot: bool,
-    svg: bool,
-) -> None:
-    """Show the shortest paths between two nodes; edges count in both directions.
-
-    An edge costs 1, and more where it is one of many: the agent of a thousand turns is far from each of them. The ways
-    that cost least are shown.
-    """
-    with _current_graph(call) as graph:
-        paths = graph.path(start, end, types, at=at, known_at=known_at, limit=limit, longest=longest)
-    if _draw_picture(call, dot, svg, paths.nodes.values(), [edge for path in paths.paths for edge in path.edges]):
-        return
-    if call.json:
-        call.document(paths)
-        return
-    if paths.paths:
+@shows(verbs.graph_path)
+def show_paths(call: Call, paths: PathsFound, dot: Dot = False, svg: Svg = False) -> None:
+    if dot or svg:
+        _draw_picture(dot, paths.nodes.values(), [edge for path in paths.paths for edge in path.edges])
+    elif paths.paths:
         call.screen.page(GraphTables(call.screen, paths.nodes).paths(paths))
     elif paths.is_cut:
         call.note("so many edges were looked at without finding a way: --type leaves out those that lead nowhere")
@@ -208,138 +100,97 @@ def path(
         call.note("there is no way between them of so few edges")
 
 
-@graph_command.verb("history")
-@_node("run", metavar="TURN")
-@_known_at
-@_limit
-@_pictures
-def history(call: Call, run: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
-    """List the events of a turn in order."""
-    with _current_graph(call) as graph:
-        history = graph.history(run, known_at=known_at, limit=limit)
-        if dot or svg:
-            edges = graph.neighbours(run, ["RUN_HAS_EVENT"], known_at=known_at, limit=limit).edges
-            _draw_picture(call, dot, svg, [history.run, *history.events], edges)
-            return
-    if call.json:
-        call.document(history)
+@shows(verbs.graph_history)
+def show_history(
+    call: Call,
+    history: RunHistory,
+    ledger: Ledger,
+    run: str,
+    known_at: str | None,
+    limit: int,
+    dot: Dot = False,
+    svg: Svg = False,
+) -> None:
+    if dot or svg:
+        edges = Graph(ledger).neighbours(run, ["RUN_HAS_EVENT"], known_at=known_at, limit=limit).edges
+        _draw_picture(dot, [history.run, *history.events], edges)
         return
     _table(call, GraphTables(call.screen).history(history.events), HISTORY, "it has no events", ("when",))
     _note_cut(call, history.is_cut, limit)
 
 
-@graph_command.verb("lineage")
-@_node()
-@_at
-@_known_at
-@_limit
-@_pictures
-def lineage(call: Call, node: str, at: str | None, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
-    """Show what a node was derived from, step by step."""
-    with _current_graph(call) as graph:
-        walk = graph.lineage(node, at=at, known_at=known_at, limit=limit)
-    if _draw_picture(call, dot, svg, walk.nodes.values(), walk.edges):
-        return
-    if call.json:
-        call.document(walk)
+@shows(verbs.graph_lineage)
+def show_lineage(call: Call, walk: GraphWalk, limit: int, dot: Dot = False, svg: Svg = False) -> None:
+    if dot or svg:
+        _draw_picture(dot, walk.nodes.values(), walk.edges)
         return
     rows = GraphTables(call.screen, walk.nodes).edges(walk.edges)
     _table(call, rows, EDGES, "it was derived from nothing that is recorded", ("until", "since"))
     _note_cut(call, walk.is_cut, limit)
 
 
-@graph_command.verb("calls")
-@_node(metavar="TURN|CALL")
-@_known_at
-@_limit
-@_pictures
-def calls(call: Call, node: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
-    """List the tool calls of a turn or of an answer, each with its results."""
-    with _current_graph(call) as graph:
-        pairs = graph.calls(node, known_at=known_at, limit=limit)
-        if dot or svg:
-            around = [graph.neighbours(pair.call.name, _OF_CALLS, known_at=known_at) for pair in pairs]
-            nodes = [node for walk in around for node in (*walk.nodes.values(), walk.node)]
-            _draw_picture(call, dot, svg, nodes, [edge for walk in around for edge in walk.edges])
-            return
-    if call.json:
-        call.documents(pairs)
-        return
-    _table(call, GraphTables(call.screen).calls(pairs), CALLS, "it has no tool calls", ("asked by",))
-
-
-@graph_command.verb("resources")
-@_node(required=False)
-@_at
-@_known_at
-@_limit
-@_pictures
-def resources(
-    call: Call, node: str | None, at: str | None, known_at: str | None, limit: int, dot: bool, svg: bool
+@shows(verbs.graph_calls)
+def show_calls(
+    call: Call, calls: Listing[CallPair], ledger: Ledger, known_at: str | None, dot: Dot = False, svg: Svg = False
 ) -> None:
-    """Show who owned, used and mounted resources at a time, by default now.
+    if dot or svg:
+        graph = Graph(ledger)
+        around = [graph.neighbours(pair.call.name, _OF_CALLS, known_at=known_at) for pair in calls.items]
+        nodes = [node for walk in around for node in (*walk.nodes.values(), walk.node)]
+        _draw_picture(dot, nodes, [edge for walk in around for edge in walk.edges])
+        return
+    _table(call, GraphTables(call.screen).calls(calls.items), CALLS, "it has no tool calls", ("asked by",))
 
-    NODE is a resource, or a turn, a session or an agent whose resources are meant; without it, all of them.
-    """
-    with _current_graph(call) as graph:
-        states = graph.resources(node, at=at, known_at=known_at, limit=limit)
-        nodes = {state.resource.name: state.resource for state in states}
-        edges = [edge for state in states for edge in (*state.attached, *state.mounted, *state.parts)]
-        edges += [state.owner for state in states if state.owner is not None]
-        if not call.json:
-            ends = dict.fromkeys(end for edge in edges for end in (edge.source, edge.target))
-            nodes |= {end: graph.node(end) for end in ends if end not in nodes}
-    if _draw_picture(call, dot, svg, nodes.values(), edges):
+
+@shows(verbs.graph_resources)
+def show_resources(
+    call: Call, states: Listing[ResourceState], ledger: Ledger, dot: Dot = False, svg: Svg = False
+) -> None:
+    graph, nodes = Graph(ledger), {state.resource.name: state.resource for state in states.items}
+    edges = [edge for state in states.items for edge in (*state.attached, *state.mounted, *state.parts)]
+    edges += [state.owner for state in states.items if state.owner is not None]
+    ends = dict.fromkeys(end for edge in edges for end in (edge.source, edge.target))
+    nodes |= {end: graph.node(end) for end in ends if end not in nodes}
+    if dot or svg:
+        _draw_picture(dot, nodes.values(), edges)
         return
-    if call.json:
-        call.documents(states)
-        return
-    rows = GraphTables(call.screen, nodes).resources(states)
+    rows = GraphTables(call.screen, nodes).resources(states.items)
     _table(call, rows, RESOURCES, "there are no resources", ("mounted by", "attached to"))
 
 
-@graph_command.verb("policies")
-@_node(required=False)
-@_at
-@_known_at
-@_limit
-@_pictures
-def policies(
-    call: Call, node: str | None, at: str | None, known_at: str | None, limit: int, dot: bool, svg: bool
-) -> None:
-    """List which approval policies were proposed and active, and for how long.
-
-    NODE is a policy, or an agent whose policies are meant; without it, all of them.
-    """
-    with _current_graph(call) as graph:
-        steps = graph.policies(node, at=at, known_at=known_at, limit=limit)
-        if dot or svg:
-            nodes = [step.policy for step in steps] + [graph.node(step.edge.source) for step in steps]
-            _draw_picture(call, dot, svg, nodes, [step.edge for step in steps])
-            return
-    if call.json:
-        call.documents(steps)
+@shows(verbs.graph_policies)
+def show_policies(call: Call, steps: Listing[PolicyStep], ledger: Ledger, dot: Dot = False, svg: Svg = False) -> None:
+    if dot or svg:
+        graph = Graph(ledger)
+        nodes = [step.policy for step in steps.items] + [graph.node(step.edge.source) for step in steps.items]
+        _draw_picture(dot, nodes, [step.edge for step in steps.items])
         return
-    _table(call, GraphTables(call.screen).policies(steps), POLICIES, "there are no policies")
+    _table(call, GraphTables(call.screen).policies(steps.items), POLICIES, "there are no policies")
 
 
-@graph_command.verb("ancestry")
-@_node(metavar="SESSION|TURN")
-@_known_at
-@_limit
-@_pictures
-def ancestry(call: Call, node: str, known_at: str | None, limit: int, dot: bool, svg: bool) -> None:
-    """Show what a session was forked from or started by, back to the first session."""
-    with _current_graph(call) as graph:
-        ancestry = graph.ancestry(node, known_at=known_at, limit=limit)
-    if _draw_picture(call, dot, svg, ancestry.nodes.values(), [step.edge for step in ancestry.steps]):
-        return
-    if call.json:
-        call.document(ancestry)
+@shows(verbs.graph_ancestry)
+def show_ancestry(call: Call, ancestry: Ancestry, limit: int, dot: Dot = False, svg: Svg = False) -> None:
+    if dot or svg:
+        _draw_picture(dot, ancestry.nodes.values(), [step.edge for step in ancestry.steps])
         return
     rows = GraphTables(call.screen, ancestry.nodes).ancestry(ancestry.steps)
     _table(call, rows, ANCESTRY, "it is no fork and no subagent", ("since",))
     _note_cut(call, ancestry.is_cut, limit)
+
+
+_PICTURED = (
+    verbs.graph_neighbours,
+    verbs.graph_path,
+    verbs.graph_history,
+    verbs.graph_lineage,
+    verbs.graph_calls,
+    verbs.graph_resources,
+    verbs.graph_policies,
+    verbs.graph_ancestry,
+)
+for _verb in _PICTURED:
+    asks_first(_verb)(_refuse_two_forms)
+graph_command = group_of(verbs.graph_group, verbs.graph_node, *_PICTURED)
 
 
 # --- Events out and in, in the shapes of the agent graph's schema.
@@ -355,7 +206,6 @@ def emit(call: Call, file: str, turn: str | None) -> None:
     before it and the salts of its texts, so `weft graph ingest` can check it by its id. Into an empty ledger the lines
     give the same digests.
     """
-    from weft.graph.graph import Graph
     from weft.verbs.answers import FactsFile
 
     with call.copying() as ledger:
@@ -380,7 +230,6 @@ def ingest(call: Call, file: str, origin: str) -> None:
     nothing, and all are kept as they are. What is known already is passed over. A bad event is refused with its line,
     and nothing is written. Nothing that comes in has authority: `weft pending` lists what waits.
     """
-    from weft.graph.graph import Graph
     from weft.surfaces.cli.ledgers.sync import note_pending
 
     with call.writing() as ledger:
