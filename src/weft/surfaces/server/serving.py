@@ -44,6 +44,20 @@ UNTAKEN_MS = 30_000
 would else wait for it."""
 
 
+OWN_DESCRIPTORS = 512
+"""Of the ledger, models and commands, beside those of connections."""
+
+
+def ensure_descriptors() -> None:
+    """Let the process have a descriptor for each connection, as far as the system lets it: by default there are fewer
+    than streams."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + OWN_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def bound_socket(port: int, host: str = LOOPBACK) -> socket.socket:
     """The port, taken; 0 is any free one. Raises InvalidInput for one that is not to be had."""
     taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -243,6 +257,7 @@ class Serving:
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Until a signal ends it. `on_ready` is called once requests are answered."""
+        ensure_descriptors()
         loop = asyncio.get_running_loop()
         self._brokering = None if self._broker is None else asyncio.ensure_future(self._broker.serve())
         serving = asyncio.ensure_future(self._server.serve(sockets=[self._taken]))
