@@ -180,8 +180,8 @@ def _measured(
         shares = [(part.cpu_seconds() - cpu) / wall for part, cpu in zip(parts, before, strict=True)]
         assert following.stdout is not None
         told = json.loads(following.stdout.readline()) if streams else None
-        if is_answering and not streams:
-            time.sleep(seconds)  # the answers have ended then
+        while is_answering and _get(server, "/api/v1/inbox?limit=1")["items"]:  # until the answers have ended
+            time.sleep(0.5)
     cuts = quantiles(latencies, n=100)
     reads = ServedReads(len(latencies), cuts[49] * 1000, cuts[98] * 1000, *shares, mib_after)
     return reads, None if told is None else {**told, "mib_before": mib_before, "mib_after": mib_after}
@@ -192,6 +192,12 @@ def _post(server: _Running, session: str) -> None:
 
     asked = {"text": "What time is it?", "session": session}
     httpx2.post(f"{server.url}/api/v1/messages", json=asked, headers=server.headers, timeout=60).raise_for_status()
+
+
+def _get(server: _Running, path: str) -> Any:
+    import httpx2
+
+    return httpx2.get(server.url + path, headers=server.headers, timeout=60).raise_for_status().json()
 
 
 # --- The processes.
@@ -298,8 +304,6 @@ async def _read(where: dict[str, Any], seconds: float) -> None:
     request = _request(where, "/api/v1/sessions?limit=20", "application/json")
     latencies: list[float] = []
     free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
-    for _ in range(READERS):
-        free.put_nowait(await asyncio.open_connection(host, int(port)))
 
     async def one(due: float) -> None:
         reader, writer = await free.get()
@@ -310,11 +314,10 @@ async def _read(where: dict[str, Any], seconds: float) -> None:
         latencies.append(asyncio.get_running_loop().time() - due)
         free.put_nowait((reader, writer))
 
-    for _ in range(50):
-        await one(0.0)
-    latencies.clear()
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
+    for _ in range(READERS):
+        free.put_nowait(await asyncio.open_connection(host, int(port)))
     start, tasks = asyncio.get_running_loop().time(), []
     for number in range(round(seconds * READS_A_SECOND)):
         due = start + number / READS_A_SECOND
@@ -333,9 +336,9 @@ def main(arguments: list[str]) -> None:
         case ["read", where, seconds]:
             asyncio.run(_read(json.loads(where), float(seconds)))
         case _:
-            streams, seconds = (int(arguments[0]), float(arguments[1])) if arguments else (STREAMS, SECONDS)
+            sizes = (int(arguments[0]), float(arguments[1])) if arguments else (STREAMS, SECONDS)
             with TemporaryDirectory() as folder:
-                found = measure_serving(Path(folder), streams, seconds)
+                found = measure_serving(Path(folder), *sizes)
             print(json.dumps({**asdict(found), "ratio": found.ratio}, indent=2))
 
 

@@ -127,15 +127,12 @@ def test_an_unknown_path_or_method_is_told(site: Site) -> None:
 def test_the_description_names_every_route_and_its_right(site: Site) -> None:
     described = site.ask("GET", "/openapi.json", token=None).json
     told = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
-    other_protocols = {"/mcp", "/metrics"}  # described where they come from
-    asked = [
-        endpoint
-        for endpoint in site.application.endpoints
-        if endpoint.right is not None and endpoint.path not in other_protocols
-    ]
-    assert told == {(endpoint.method, endpoint.path) for endpoint in asked}
-    for endpoint in asked:
-        assert described["paths"][endpoint.path][endpoint.method.lower()]["x-right"] == endpoint.right
+    beside = [endpoint for endpoint in site.application.endpoints if endpoint.details is not None]
+    rights = {(one.method, one.path): one.right for one in beside}
+    rights |= {(route.method, route.full_path): route.right for route in ROUTES}
+    assert told == rights.keys()
+    for (method, path), right in rights.items():
+        assert described["paths"][path][method.lower()]["x-right"] == right
     names = [operation["operationId"] for methods in described["paths"].values() for operation in methods.values()]
     assert len(names) == len(set(names)) > len(ROUTES)
 

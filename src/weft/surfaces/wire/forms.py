@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -91,8 +92,14 @@ class ErrorDocument(Struct, frozen=True, kw_only=True):
     error: ErrorForm
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types of values that are JSON already: most of all that are in records."""
+
+
 def form(value: Any) -> Any:
     """A record, or a list of records, as what JSON has."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Struct):
         if isinstance(value, Answer) and value.DOCUMENT:
             return form(getattr(value, value.DOCUMENT))
@@ -114,20 +121,28 @@ def is_time(field: str) -> bool:
     return field == "at" or field in SPANS or field.endswith(("_at", "_time"))
 
 
+@cache
+def _shown_fields(record: type[Struct]) -> tuple[tuple[str, str, bool], ...]:
+    """Of a class of records: the fields that its form has, their keys, and whether a number in them is a time."""
+    hidden = HIDDEN.get(record.__name__, ())
+    keys = zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True)
+    return tuple((field, key, is_time(field)) for field, key in keys if field not in hidden)
+
+
 def _form_fields(record: Struct) -> dict[str, Any]:
     kind = type(record).__name__
-    tag, flat, hidden = record.__struct_config__.tag, FLAT.get(kind), HIDDEN.get(kind, ())
+    tag, flat = record.__struct_config__.tag, FLAT.get(kind)
     fields: dict[str, Any] = {} if tag is None else {"type": tag}
-    for field, key in zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True):
+    for field, key, may_be_time in _shown_fields(type(record)):
         value = getattr(record, field)
-        if value is UNSET or field in hidden:
+        if value is UNSET:
             continue
         if field == flat:
             fields |= form(value)
-        elif isinstance(value, int) and is_time(field):
+        elif may_be_time and isinstance(value, int):
             fields[key] = iso_from_ms(value)
         else:
-            fields[key] = form(value)
+            fields[key] = value if type(value) in _PLAIN else form(value)
     return fields | {name: form(of(record)) for name, of in BEYOND_FIELDS.get(kind, {}).items()}
 
 
