@@ -275,8 +275,8 @@ LEDGER_ORDER = tuple(
 
 
 RUNTIME_ORDER = tuple(
-    "ledger_port replies opened_folders answer_streams egress sandbox folder_snapshots inference policies tool tools "
-    "assembly broker agent_work agent_harness resources invoke recorded_threads thread_replay".split()
+    "spans ledger_port replies opened_folders answer_streams egress sandbox folder_snapshots inference policies tool "
+    "tools assembly broker agent_work agent_harness resources invoke recorded_threads thread_replay".split()
 )
 """The parts of the runtime: each imports only those before it."""
 

@@ -96,6 +96,7 @@ from weft.runtime.inference.model_requests import (
 )
 from weft.runtime.ledger_port import Executor
 from weft.runtime.replies import FinishReason, Reply, ReplyToken, TokenKind
+from weft.runtime.spans import SpanValue, span
 from weft.runtime.tool.recorded_results import ResultSecrets, recordable, unchecked
 from weft.runtime.tool.tool_contract import (
     BUSY_SECONDS,
@@ -261,7 +262,9 @@ class ToolCalls:
     ) -> ToolOutput | LaterResult:
         """What a call gives, once it is known what models are sent of it."""
         try:
-            result = await self._performed_call(run, call, reading)
+            traced: dict[str, SpanValue] = {"gen_ai.tool.name": call.tool, "gen_ai.tool.call.id": call.event}
+            with span("execute_tool", call.tool, traced):
+                result = await self._performed_call(run, call, reading)
         except Exception as error:  # of whatever kind: its message is sent to a model
             await self._take_secrets_out(call, recordable(_fault(error).message))
             raise
@@ -401,6 +404,31 @@ def error_of(task: asyncio.Task[Any]) -> BaseException | None:
 # --- Runs one turn: intents are recorded, performed, and their outcomes recorded with the intents that follow.
 
 
+def _model_attributes(model: ModelSettings) -> dict[str, SpanValue]:
+    """Which model is asked, in the words of OpenTelemetry's conventions."""
+    vendor = model.vendor or model.provider.kind.value
+    return {"gen_ai.provider.name": _PROVIDERS_BY_VENDOR.get(vendor, vendor), "gen_ai.request.model": model.name}
+
+
+_PROVIDERS_BY_VENDOR = {"google": "gcp.gemini", "openai-compatible": "openai"}
+
+
+def _reply_attributes(reply: Reply) -> dict[str, SpanValue]:
+    attributes: dict[str, SpanValue] = {
+        "gen_ai.response.model": reply.model,
+        "gen_ai.response.finish_reasons": [str(reply.finish)],
+    }
+    usage = reply.usage or Usage()
+    read, written = usage.cached_input_tokens or 0, usage.cache_write_tokens or 0
+    if usage.input_tokens is not UNSET:  # there, of all that was sent; here without what a cache had
+        attributes["gen_ai.usage.input_tokens"] = usage.input_tokens + read + written
+        attributes["gen_ai.usage.cache_read.input_tokens"] = read
+        attributes["gen_ai.usage.cache_creation.input_tokens"] = written
+    if usage.output_tokens is not UNSET:
+        attributes["gen_ai.usage.output_tokens"] = usage.output_tokens
+    return attributes
+
+
 class TurnRunner:
     """One turn on its way, in the hands of this broker."""
 
@@ -515,6 +543,15 @@ class TurnRunner:
 
     async def _go_on(self, writer: RunWriter, record: RunRecord) -> TurnEnd:
         """Until the turn is over, parked or lost."""
+        model, persona = self._plan.model, self._plan.persona
+        traced = {**_model_attributes(model), **({} if persona is None else {"gen_ai.agent.id": persona})}
+        with span("invoke_agent", attributes={**traced, "weft.turn.id": writer.id}) as turn_span:
+            end = await self._perform_steps(writer, record)
+            if end.error is not None:
+                turn_span.set({"error.type": error_code(end.error)})
+            return end
+
+    async def _perform_steps(self, writer: RunWriter, record: RunRecord) -> TurnEnd:
         self._writer = writer
         try:
             while record.ended is None and not self._run.is_parked and not writer.is_over:
@@ -852,14 +889,17 @@ class TurnRunner:
             tools=tuple(tool.spec for tool in plan.tools.values()),
             cache_key=await self._known_cache_key(),
         )
-        return await self._inference.infer(
-            request,
-            on_token=self._take_token if self._is_streamed or self._text.is_followed else None,
-            budget=plan.budget,
-            context=plan.acting,
-            before=self._record_attempt,
-            on_usage=self._add_usage,
-        )
+        with span("chat", plan.model.name, _model_attributes(plan.model)) as request_span:
+            reply = await self._inference.infer(
+                request,
+                on_token=self._take_token if self._is_streamed or self._text.is_followed else None,
+                budget=plan.budget,
+                context=plan.acting,
+                before=self._record_attempt,
+                on_usage=self._add_usage,
+            )
+            request_span.set(_reply_attributes(reply))
+            return reply
 
     async def _known_cache_key(self) -> str | None:
         """The same for a session and its forks in every process; it says nothing of either."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from functools import partial
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from weft.programs.accounts import Accounts
     from weft.surfaces.server.application import AnsweredRequest, Served
     from weft.surfaces.server.serving import Listening
+    from weft.surfaces.server.telemetry import Telemetry
 
 MOST_PORT = 65535
 
@@ -112,6 +114,7 @@ async def _serve(
 ) -> None:
     from weft.aio.open_ledger import SharedInference
     from weft.programs.accounts import LINK_MS, Accounts
+    from weft.runtime.spans import tracer
     from weft.surfaces.server.application import Application
     from weft.surfaces.server.event_streams import EventStreams, event_endpoints
     from weft.surfaces.server.mcp_endpoint import mcp_endpoints
@@ -135,6 +138,10 @@ async def _serve(
     ]
     application = Application(served, endpoints)
     application.on_answered += [metrics.count, *([partial(_log, call)] if call.json else [])]
+    telemetry = await served.crossing.run(_opened_telemetry)
+    if telemetry is not None:
+        application.on_answered.append(telemetry.note_request)
+        tracer.set(telemetry)  # of this task, and of the broker that it begins
     link = await served.crossing.run(accounts.owner_link)
     ready = ServerReady(
         ready=True,
@@ -154,7 +161,16 @@ async def _serve(
         await Serving(application, listening, broker, call.note).run(show_ready)
     finally:
         await inference.close()
+        if telemetry is not None:
+            await asyncio.to_thread(telemetry.close)
     call.note("stopped")
+
+
+def _opened_telemetry() -> Telemetry | None:
+    """What sends traces, where a variable says where to."""
+    from weft.surfaces.server.telemetry import ENDPOINT_VARIABLES, Telemetry
+
+    return Telemetry() if any(os.environ.get(name) for name in ENDPOINT_VARIABLES) else None
 
 
 def _log(call: Call, request: AnsweredRequest) -> None:
