@@ -206,8 +206,8 @@ if TYPE_CHECKING:
     from weft.ledger.upkeep.facts_file import ImportedFacts as ImportedFacts
     from weft.ledger.upkeep.ledger_copy import CopyResult as CopyResult
     from weft.ledger.upkeep.ledger_copy import KnownCopy as KnownCopy
+    from weft.ledger.upkeep.ledger_copy import PackResult as PackResult
     from weft.ledger.upkeep.ledger_copy import SalvageResult as SalvageResult
-    from weft.ledger.upkeep.packing import PackResult as PackResult
     from weft.ledger.upkeep.verify import Problem as Problem
     from weft.ledger.views.edges import EdgeType as EdgeType
     from weft.ledger.views.rows import Lease as Lease
@@ -331,9 +331,8 @@ _NAMES = {
     "weft.ledger.secrets.findings": "SecretFinding SecretMatch SecretPlace SecretReport",
     "weft.ledger.secrets.scan": "SecretScan",
     "weft.ledger.write.session_merges": "Provenance Unification",
-    "weft.ledger.upkeep.ledger_copy": "CopyResult KnownCopy SalvageResult",
+    "weft.ledger.upkeep.ledger_copy": "CopyResult KnownCopy PackResult SalvageResult",
     "weft.ledger.upkeep.facts_file": "ImportedFacts",
-    "weft.ledger.upkeep.packing": "PackResult",
     "weft.ledger.upkeep.verify": "Problem",
     "weft.ledger.views.rows": "Lease StoredEvent",
     "weft.ledger.write.turn_writer": "TurnWriter",

@@ -16,8 +16,7 @@ from tests.sizes import share
 from tests.surfaces.shell import Shell
 from weft.exchange.sync.commands import program_of, without_password
 from weft.kernel.errors import WeftError, hidden_address, without_credentials
-from weft.runtime.egress.connection_rules import ConnectionRules, is_public, may_reach
-from weft.runtime.egress.credentials import origin_of
+from weft.runtime.egress.credentials import ConnectionRules, is_public, may_reach, origin_of
 
 SECRET = "hunter2secret"
 MALFORMED = (

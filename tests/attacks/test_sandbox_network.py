@@ -15,8 +15,8 @@ from tests.attacks.url_forms import url_forms
 from tests.runtime.fake_internet import PUBLIC, FakeInternet, near_names
 from tests.runtime.scripted import answer, scripted
 from tests.sandbox import UNPROTECTED, machine_sandbox
-from weft.runtime.egress.connection_rules import is_public
 from weft.runtime.egress.connections import HostProxy
+from weft.runtime.egress.credentials import is_public
 from weft.runtime.sandbox.command_runner import CommandRunner
 from weft.runtime.sandbox.processes import Limits, ProcessOutcome
 from weft.runtime.sandbox.profiles import parse_profile

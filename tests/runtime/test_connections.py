@@ -17,9 +17,8 @@ import pytest
 from tests.runtime.inference.asking import HI, model, person, provider
 from tests.runtime.scripted import HANG, Received, answer, scripted
 from weft.kernel.errors import ConnectionForbidden, InvalidInput, ProviderUnreachable
-from weft.runtime.egress.connection_rules import ConnectionRules, ensure_safe, is_public, may_reach
 from weft.runtime.egress.connections import Connections
-from weft.runtime.egress.credentials import Secret
+from weft.runtime.egress.credentials import ConnectionRules, Secret, ensure_safe, is_public, may_reach
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import InferenceRequest
 

@@ -34,7 +34,7 @@ from weft.ledger.broker.run_writer import RunWriter
 from weft.ledger.model import ImagePart, Message
 from weft.runtime.broker import broker
 from weft.runtime.broker.broker import OutgoingMessage, broker_of, invoke_model, send
-from weft.runtime.egress.connection_rules import ConnectionRules
+from weft.runtime.egress.credentials import ConnectionRules
 from weft.runtime.egress.execution_context import run_with_context
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import (

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from weft.ledger.resource_reading import Resource, Snapshot
     from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner
     from weft.ledger.upkeep import facts_file
-    from weft.ledger.upkeep.packing import PackResult
+    from weft.ledger.upkeep.ledger_copy import PackResult
     from weft.ledger.upkeep.verify import Problem
     from weft.ledger.views.rows import StoredEvent
     from weft.ledger.write.approvals import Approval, CallDecision, Policy

@@ -22,8 +22,8 @@ _MODULES = {
     "reading_verbs": "search log tree show read context diff files blame",
     "report_verbs": "usage projects story audit stats graph_node graph_neighbours graph_path graph_history"
     " graph_lineage graph_calls graph_resources graph_policies graph_ancestry",
-    "message_verbs": "inbox interrupt approvals approve reject",
-    "room_verbs": "room_create room_title room_archive room_restore room_fork room_add room_invite room_decline"
+    "message_verbs": "inbox interrupt approvals approve reject"
+    " room_create room_title room_archive room_restore room_fork room_add room_invite room_decline"
     " room_remove room_leave room_list room_show room_profile room_invitations room_read",
     "program_verbs": "program_list program_get program_history program_diff program_configure program_revert"
     " program_publish program_deprecate program_delete tag_add tag_remove tag_list nodes"

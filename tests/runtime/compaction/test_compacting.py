@@ -45,7 +45,7 @@ from weft.runtime.assembly.summaries import (
     strategy_names,
 )
 from weft.runtime.broker.broker import OutgoingMessage, send
-from weft.runtime.egress.connection_rules import ConnectionRules
+from weft.runtime.egress.credentials import ConnectionRules
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import ModelParameters, ModelSettings, RetryPolicy
 

@@ -12,8 +12,7 @@ from weft.kernel.authority import Principal, PrincipalKind
 from weft.kernel.clock import FixedClock
 from weft.kernel.enums import MessageRole
 from weft.ledger.model import NewMessage
-from weft.runtime.egress.connection_rules import ConnectionRules
-from weft.runtime.egress.credentials import Credential, Keyring
+from weft.runtime.egress.credentials import ConnectionRules, Credential, Keyring
 from weft.runtime.egress.execution_context import ExecutionContext, context_for
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import (

@@ -12,7 +12,7 @@ from tests.runtime.scripted import Script, Scripted, chat_saying
 from weft.ledger.api import InboxMessage, RunConfig, SessionStanding
 from weft.runtime.assembly.configuration_layers import read_overrides
 from weft.runtime.broker.turn_plans import TurnPlan
-from weft.runtime.egress.connection_rules import ConnectionRules
+from weft.runtime.egress.credentials import ConnectionRules
 from weft.runtime.inference.dialects.dialect_port import wire_name
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.model_requests import ModelSettings

@@ -216,8 +216,8 @@ if TYPE_CHECKING:
     from weft.ledger.triggers import listed_firings as listed_firings
     from weft.ledger.triggers import listed_gaps as listed_gaps
     from weft.ledger.upkeep.ledger_copy import CopyResult as CopyResult
+    from weft.ledger.upkeep.ledger_copy import PackResult as PackResult
     from weft.ledger.upkeep.ledger_copy import SalvageResult as SalvageResult
-    from weft.ledger.upkeep.packing import PackResult as PackResult
     from weft.ledger.upkeep.verify import Problem as Problem
     from weft.ledger.views.rows import Lease as Lease
     from weft.ledger.views.rows import LeaseKind as LeaseKind
@@ -313,8 +313,7 @@ _NAMES = {
     "weft.ledger.read.turn_lookups": "QueryWord RelatedTurn RelatedTurns",
     "weft.ledger.secrets": "SecretMatch SecretPlace SecretReport SecretScanner",
     "weft.ledger.write.session_merges": "Provenance Unification",
-    "weft.ledger.upkeep.ledger_copy": "CopyResult SalvageResult",
-    "weft.ledger.upkeep.packing": "PackResult",
+    "weft.ledger.upkeep.ledger_copy": "CopyResult PackResult SalvageResult",
     "weft.ledger.upkeep.verify": "Problem",
     "weft.ledger.views.rows": "Lease LeaseKind StoredEvent place_of_event stream_of",
 }

@@ -36,9 +36,16 @@ from weft.ledger.reports import usage_totals
 from weft.ledger.secrets import SecretMatch, SecretReport, SecretScanner, SecretsWanted, findings, load_scanner, scan
 from weft.ledger.secrets.findings import find_again
 from weft.ledger.secrets.scan import checked_scanner
-from weft.ledger.upkeep import doctor, facts_file, packing, verify
-from weft.ledger.upkeep.ledger_copy import BACKUP, EXPORT, FACTS, note_copy, record_materialization, remembered
-from weft.ledger.upkeep.packing import PackResult
+from weft.ledger.upkeep import doctor, facts_file, ledger_copy, verify
+from weft.ledger.upkeep.ledger_copy import (
+    BACKUP,
+    EXPORT,
+    FACTS,
+    PackResult,
+    note_copy,
+    record_materialization,
+    remembered,
+)
 from weft.ledger.upkeep.verify import silent
 from weft.ledger.views import turns
 from weft.ledger.write.transaction import reads_whole, requires
@@ -155,7 +162,7 @@ class Upkeep(LedgerPart):
     ) -> PackResult:
         """Compress the contents of whole trees: of those that these names lead to, or of all; with `older_than` (Unix
         ms, or words such as '90 days ago') only where nothing happened since. Everything reads as before."""
-        return packing.pack(
+        return ledger_copy.pack(
             self._store,
             checked_names(what, "name"),
             None if older_than is None else self._moment(older_than, "older_than"),
@@ -167,7 +174,7 @@ class Upkeep(LedgerPart):
     @requires("upkeep:pack", whole=True)
     def unpack(self, what: str | Sequence[str] = (), *, progress: Any = None) -> PackResult:
         """Put contents back where a plain SQL shell reads them: of these trees, or all."""
-        return packing.unpack(
+        return ledger_copy.unpack(
             self._store, checked_names(what, "name"), self._resolve, checked_progress(progress) or silent
         )
 

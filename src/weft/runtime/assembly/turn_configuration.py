@@ -38,7 +38,7 @@ from weft.runtime.assembly.configuration_layers import (
     spawner_layers,
     thread_layers,
 )
-from weft.runtime.egress.connection_rules import ConnectionRules
+from weft.runtime.egress.credentials import ConnectionRules
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference
 from weft.runtime.inference.local_models import LONGEST_ANSWER

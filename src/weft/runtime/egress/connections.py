@@ -24,8 +24,15 @@ from msgspec import Struct
 
 from weft.kernel.errors import ConnectionForbidden, InvalidInput, OutsideError, ProviderUnreachable
 from weft.kernel.permission_subjects import host_name
-from weft.runtime.egress.connection_rules import ConnectionRules, ensure_safe, host_of, may_reach
-from weft.runtime.egress.credentials import KeyTraces, Secret, origin_of
+from weft.runtime.egress.credentials import (
+    ConnectionRules,
+    KeyTraces,
+    Secret,
+    ensure_safe,
+    host_of,
+    may_reach,
+    origin_of,
+)
 
 # --- The one place where outgoing connections are opened.
 

@@ -40,8 +40,7 @@ from weft.kernel.errors import (
     StoreFailed,
     Unsupported,
 )
-from weft.runtime.egress.connection_rules import ConnectionRules, host_of, is_near_by_name
-from weft.runtime.egress.credentials import Secret, origin_of
+from weft.runtime.egress.credentials import ConnectionRules, Secret, host_of, is_near_by_name, origin_of
 from weft.runtime.inference.model_requests import Dialect, ModelRoute, ModelSettings, OpenAIApi, ProviderSettings
 from weft.runtime.sandbox.processes import ServerProcess
 from weft.store.private_files import PRIVATE_FILE, make_folder, put_in_place

@@ -38,8 +38,7 @@ from weft.ledger.model import (
     ToolUsePart,
     sealed_items,
 )
-from weft.runtime.egress.connection_rules import ConnectionRules
-from weft.runtime.egress.credentials import Secret, origin_of
+from weft.runtime.egress.credentials import ConnectionRules, Secret, origin_of
 from weft.runtime.replies import Reply
 
 # --- What a model is shown of the result of a tool: shortened where it is long, and its images as images.

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from weft.kernel.clock import RandomBytes, system_random
 from weft.kernel.errors import OutsideError, ReplyMalformed, Unsupported, WeftError
-from weft.runtime.egress.connection_rules import ConnectionRules, is_listening
+from weft.runtime.egress.credentials import ConnectionRules, is_listening
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import Inference, Server, with_server
 from weft.runtime.inference.model_requests import (

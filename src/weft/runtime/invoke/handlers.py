@@ -54,7 +54,7 @@ from weft.runtime.assembly.summaries import load_strategy
 from weft.runtime.assembly.turn_configuration import TurnRequest, ensure_in_use, plain_resolver, provider_settings
 from weft.runtime.broker.broker import OutgoingMessage, invoke_model, model_session, send, to_the_end
 from weft.runtime.broker.turn_plans import session_settings
-from weft.runtime.egress.connection_rules import ConnectionRules
+from weft.runtime.egress.credentials import ConnectionRules
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.inference.inference import listed_models, with_server
 from weft.runtime.inference.local_models import Variable

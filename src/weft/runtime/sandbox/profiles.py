@@ -15,7 +15,7 @@ from msgspec import Struct
 from weft.kernel.authority import SandboxFiles, strictest_files
 from weft.kernel.errors import InvalidInput, quoted
 from weft.kernel.permission_subjects import ANY_HOST, HostEndpoint, common_endpoints, endpoints_of, host_texts
-from weft.runtime.egress.connection_rules import is_near_by_name
+from weft.runtime.egress.credentials import is_near_by_name
 
 # --- Profiles: how much of the machine the sandbox leaves to a command.
 

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from weft.kernel.errors import ConnectionForbidden, InvalidInput, WeftError
 from weft.kernel.permission_subjects import host_name
-from weft.runtime.egress.connection_rules import ConnectionRules
+from weft.runtime.egress.credentials import ConnectionRules
 from weft.runtime.sandbox.processes import MIB
 from weft.runtime.sandbox.profiles import SandboxProfile
 from weft.runtime.tool.tool_contract import CallPlan, StructTool, ToolCallContext, ToolFailure, ToolOutput, in_thread

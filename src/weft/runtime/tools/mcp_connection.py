@@ -55,9 +55,8 @@ from pydantic import ValidationError
 from weft.kernel.contents import loads
 from weft.kernel.errors import InvalidInput, StoreFailed, WeftError
 from weft.ledger.model import ImagePart
-from weft.runtime.egress.connection_rules import ConnectionRules
 from weft.runtime.egress.connections import Connections, DecodingError, SeenAnswer, TransportError
-from weft.runtime.egress.credentials import KeyTraces, Secret, Variable, checked_secret
+from weft.runtime.egress.credentials import ConnectionRules, KeyTraces, Secret, Variable, checked_secret
 from weft.runtime.egress.execution_context import ExecutionContext
 from weft.runtime.sandbox.command_runner import CommandRunner, start_failure
 from weft.runtime.sandbox.processes import GIB, MIB, Ending, Limits, LineProcess, ProcessOutcome

@@ -17,7 +17,7 @@ from weft.surfaces.cli import arguments
 from weft.surfaces.cli.chat.rooms import in_persons_name, post, room_argument, room_command_line, room_verb
 from weft.surfaces.cli.command_line import Call, group
 from weft.surfaces.cli.command_line import command as weft_command
-from weft.verbs import room_verbs as verbs
+from weft.verbs import message_verbs as verbs
 
 if TYPE_CHECKING:
     from weft.runtime.replies import TurnReply

@@ -53,7 +53,7 @@ from weft.surfaces.cli.screen import Line, Screen, Span, terminal_size
 from weft.surfaces.cli.work.approvals import NO, YES
 from weft.surfaces.plain_text import cut, safe, safe_lines, width, wrapped
 from weft.surfaces.wire.forms import document, form
-from weft.verbs.room_verbs import room_member
+from weft.verbs.message_verbs import room_member
 
 if TYPE_CHECKING:
     from weft.aio.ledger import AsyncLedger

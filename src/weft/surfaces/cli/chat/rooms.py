@@ -25,7 +25,7 @@ from weft.surfaces.cli.progress import counted
 from weft.surfaces.cli.screen import STYLES, Line, Span, local_time
 from weft.surfaces.cli.verb_commands import ROOM_ID_LETTERS, command_of, complete_rooms, shows
 from weft.surfaces.plain_text import TAB, safe, safe_lines
-from weft.verbs import room_verbs as verbs
+from weft.verbs import message_verbs as verbs
 from weft.verbs.answers import Listing
 from weft.verbs.program_answers import AnsweredPost, DeclinedInvitation, RoomMember, ShownRoom
 
