@@ -129,7 +129,7 @@ def test_a_turn_its_requests_and_its_tools_are_spans_of_the_conventions(weft: Sh
     tool = named(receiver, "execute_tool read")
     told = attributes(tool)
     assert (told["gen_ai.operation.name"], told["gen_ai.tool.name"]) == ("execute_tool", "read")
-    assert len(told["gen_ai.tool.call.id"]) == 26
+    assert len(told["gen_ai.tool.call.id"]) == 64
     assert (tool.trace_id, tool.parent_span_id) == (turn.trace_id, turn.span_id)
     request = attributes(named(receiver, "GET /health"))
     assert request == {"http.request.method": "GET", "http.route": "/health", "http.response.status_code": 200}
