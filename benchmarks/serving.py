@@ -107,6 +107,7 @@ def _process(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[s
         [sys.executable, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # the server tells of each request there
         text=True,
         env={**os.environ, **environment},
     )

@@ -44,10 +44,10 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def served(shell: Shell, *options: str) -> Iterator[tuple[Forked, str]]:
-    """A server of the ledger of this folder, and where it is reached."""
+def served(shell: Shell, *options: str, stderr: int = subprocess.DEVNULL) -> Iterator[tuple[Forked, str]]:
+    """A server of the ledger of this folder, and where it is reached. It tells of each request on standard error."""
     with running(
-        shell.folder, "--json", "serve", "--port", "0", *options, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        shell.folder, "--json", "serve", "--port", "0", *options, stdout=subprocess.PIPE, stderr=stderr
     ) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
@@ -65,14 +65,15 @@ def token_of(shell: Shell) -> dict[str, str]:
 def test_a_fresh_folder_is_served_until_a_signal(shell: Shell) -> None:
     shell("init")
     headers = token_of(shell)
-    with served(shell) as (process, url):
+    with served(shell, stderr=subprocess.PIPE) as (process, url):
         assert httpx2.get(f"{url}/api/v1/sessions").status_code == 401
         answered = httpx2.get(f"{url}/api/v1/sessions", headers=headers)
         assert (answered.status_code, answered.json()["items"]) == (200, [])
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
         assert process.stderr is not None
-        assert process.stderr.read() == b""
+        logged = [json.loads(line) for line in process.stderr.read().splitlines()]
+        assert [one["status"] for one in logged] == [401, 200]
 
 
 def test_on_a_terminal_it_says_where_it_is_and_ends_with_ctrl_c(shell: Shell) -> None:
