@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from tests.exchange.sync.wire import Wire
 from weft.exchange.sync.commands import ServePermissions, SyncClient, SyncServer
-from weft.exchange.sync.frames import (
+from weft.exchange.sync.fact_transfer import (
     BatchEnd,
     Frame,
     HelloFrame,

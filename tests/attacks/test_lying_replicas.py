@@ -32,7 +32,7 @@ from tests.exchange.sync.wire import contents, events, pull, push
 from tests.ledger.histories import lines, problems
 from tests.sizes import PROVING
 from weft.exchange import sync
-from weft.exchange.sync.frames import BatchEnd
+from weft.exchange.sync.fact_transfer import BatchEnd
 from weft.exchange.sync.synced_ledgers import ENDING_REFUSALS_LIMIT
 from weft.kernel import contents as kernel_contents
 from weft.kernel.clock import FixedClock

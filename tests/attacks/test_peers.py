@@ -27,7 +27,7 @@ from tests.ledger.histories import grow, lines, problems, queries
 from tests.sizes import share
 from weft.exchange import sync
 from weft.exchange.sync.commands import ServePermissions, SyncClient, SyncServer, start
-from weft.exchange.sync.frames import (
+from weft.exchange.sync.fact_transfer import (
     PREAMBLE,
     BatchEnd,
     Channel,

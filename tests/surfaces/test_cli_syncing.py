@@ -14,7 +14,7 @@ from tests.sizes import share
 from tests.surfaces.approving import LEDGER, opened, waiting
 from tests.surfaces.shell import PROGRAM, Shell, spawn
 from weft import open as open_ledger
-from weft.exchange.sync.frames import PREAMBLE
+from weft.exchange.sync.fact_transfer import PREAMBLE
 from weft.ledger.upkeep import verify
 
 

@@ -13,7 +13,7 @@ from tests.ledger.histories import grow, problems
 from tests.sizes import points
 from weft.exchange import sync
 from weft.exchange.sync import synced_ledgers
-from weft.exchange.sync.frames import PREAMBLE, Channel, Frame, SyncFrameKind, Talk, encode, refusal
+from weft.exchange.sync.fact_transfer import PREAMBLE, Channel, Frame, SyncFrameKind, Talk, encode, refusal
 from weft.kernel.errors import ConnectionCut, PeerRefused, ReadOnlyLedger
 from weft.ledger.api.ledger import Ledger
 

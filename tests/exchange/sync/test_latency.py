@@ -9,7 +9,7 @@ from tests.exchange.sync.wire import digests
 from tests.ledger.histories import grow
 from weft.exchange.sync import synced_ledgers
 from weft.exchange.sync.commands import ServePermissions, SyncClient, SyncServer
-from weft.exchange.sync.frames import Frame, SyncFrameKind, Talk
+from weft.exchange.sync.fact_transfer import Frame, SyncFrameKind, Talk
 from weft.ledger.api import store_of
 
 TURNS = 30

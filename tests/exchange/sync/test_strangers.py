@@ -12,11 +12,13 @@ import weft
 from tests.exchange.sync.wire import Wire, contents, events, over_wire
 from tests.ledger.histories import grow, lines, problems
 from weft.exchange.sync.commands import SyncClient
-from weft.exchange.sync.fact_transfer import LARGE, MOST_OFFERED, RECORD, mentioned
-from weft.exchange.sync.frames import (
+from weft.exchange.sync.fact_transfer import (
     HEADER,
+    LARGE,
     MAX_BODY,
+    MOST_OFFERED,
     PREAMBLE,
+    RECORD,
     BatchEnd,
     Frame,
     FrameReader,
@@ -28,6 +30,7 @@ from weft.exchange.sync.frames import (
     bitmap,
     encode,
     framed,
+    mentioned,
     receive_frame,
 )
 from weft.kernel import contents as kernel_contents

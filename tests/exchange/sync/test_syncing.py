@@ -32,7 +32,7 @@ from tests.ledger.imported import native_turn, rich_import, take
 from tests.sizes import share
 from weft.exchange import sync
 from weft.exchange.sync.commands import ServePermissions
-from weft.exchange.sync.frames import SyncFrameKind
+from weft.exchange.sync.fact_transfer import SyncFrameKind
 from weft.kernel.errors import (
     ConnectionCut,
     InvalidInput,

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from weft.exchange.sync.commands import ServePermissions, SyncClient, SyncServer
-from weft.exchange.sync.fact_transfer import SyncOutcome
-from weft.exchange.sync.frames import PREAMBLE, Frame, FrameReader, LocalConversation, Talk, encode
+from weft.exchange.sync.fact_transfer import PREAMBLE, Frame, FrameReader, LocalConversation, SyncOutcome, Talk, encode
 from weft.exchange.sync.synced_ledgers import select_threads
 from weft.kernel.errors import ConnectionCut
 from weft.ledger.api import store_of

@@ -23,12 +23,13 @@ from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from weft.exchange.sync import synced_ledgers
-from weft.exchange.sync.fact_transfer import FactReceiver, FactSender, Report, SyncOutcome, ensure_chain, silent
-from weft.exchange.sync.frames import (
+from weft.exchange.sync.fact_transfer import (
     SILENCE_SECONDS,
     VERSION,
     BatchEnd,
     Channel,
+    FactReceiver,
+    FactSender,
     Frame,
     HelloFrame,
     ImportSecretMessage,
@@ -37,11 +38,15 @@ from weft.exchange.sync.frames import (
     LocalConversation,
     PushRequest,
     ReceiverReady,
+    Report,
     SyncFrameKind,
+    SyncOutcome,
     Talk,
+    ensure_chain,
     framed,
     message_in,
     receive_frame,
+    silent,
 )
 from weft.exchange.sync.synced_ledgers import (
     LedgerSink,

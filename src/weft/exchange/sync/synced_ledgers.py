@@ -15,8 +15,18 @@ from itertools import chain, islice
 
 from msgspec import UNSET, Struct
 
-from weft.exchange.sync.fact_transfer import MOST_LACKING, EventBatch, OutgoingContent
-from weft.exchange.sync.frames import BatchEnd, BatchTaken, HelloFrame, KnownLog, ReceiverReady, SkippedRun, WouldTake
+from weft.exchange.sync.fact_transfer import (
+    MOST_LACKING,
+    BatchEnd,
+    BatchTaken,
+    EventBatch,
+    HelloFrame,
+    KnownLog,
+    OutgoingContent,
+    ReceiverReady,
+    SkippedRun,
+    WouldTake,
+)
 from weft.kernel.contents import ROW_BYTES
 from weft.kernel.errors import (
     Action,

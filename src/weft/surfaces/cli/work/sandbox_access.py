@@ -48,9 +48,8 @@ if TYPE_CHECKING:
     from weft.runtime.assembly.system_prompts import ChangedRules, RulesOf, WorkspaceRules
     from weft.runtime.egress.execution_context import ExecutionContext
     from weft.runtime.folder_snapshots.snapshot_objects import ChangedPath
-    from weft.runtime.resources.controller import ResourceController
+    from weft.runtime.resources.controller import KeptFiles, ResourceController
     from weft.runtime.resources.drivers import Drivers
-    from weft.runtime.resources.kept_files import KeptFiles
     from weft.runtime.resources.local_drivers import DirectoryDriver
     from weft.runtime.resources.turn_files import ForkedResources, ForkPlanner, PlanLine, TurnFiles
     from weft.runtime.sandbox.command_runner import CommandRunner
@@ -414,7 +413,7 @@ def ledger_files(ledger: Ledger) -> Iterator[Path]:
 
 def kept_files(folder: Path) -> KeptFiles:
     """What is kept in a folder beside a ledger."""
-    from weft.runtime.resources.kept_files import KeptFiles
+    from weft.runtime.resources.controller import KeptFiles
 
     return KeptFiles(folder, path_folders=outside_of_work(os.environ.get("PATH", "")))
 
@@ -424,7 +423,7 @@ def directory_driver(ledger: Ledger, settings: SnapshotSettings, secrets: Secret
     no secrets. What commands left that were cut off is taken away first: none is kept, compared or put back."""
     from weft.runtime.folder_snapshots.file_store import FileStore
     from weft.runtime.folder_snapshots.snapshot_objects import SnapshotLimit
-    from weft.runtime.resources.kept_files import TREES
+    from weft.runtime.resources.controller import TREES
     from weft.runtime.resources.local_drivers import DirectoryDriver
     from weft.runtime.sandbox.hidden_places import HiddenFiles
 
@@ -443,9 +442,9 @@ def resource_drivers(ledger: Ledger) -> Drivers:
     """What acts on resources of a ledger: folders, files, addresses, and a container engine, which is connected to when
     it is first needed."""
     from weft.runtime.resources.container_engine import DEFAULT_ADDRESS, ContainerEngine
+    from weft.runtime.resources.controller import ARCHIVES, COPIES
     from weft.runtime.resources.docker_drivers import docker_drivers
     from weft.runtime.resources.drivers import Drivers
-    from weft.runtime.resources.kept_files import ARCHIVES, COPIES
     from weft.runtime.resources.local_drivers import FileDriver, UriDriver
     from weft.runtime.resources.tar_archives import ArchiveStore
 
