@@ -177,6 +177,29 @@ def test_files_of_a_turn_are_written_by_whoever_may_change_resources_alone(weft:
         assert (target / "app.py").read_text() == "x = 1\n"
 
 
+def test_who_does_not_own_the_machine_reads_reports_and_records_and_no_file_of_it(weft: Shell) -> None:
+    file, prices = weft.folder / "app.py", weft.folder / "prices.toml"
+    file.write_text("x = 2\n")
+    prices.write_text('[models."own"]\ninput = 1\noutput = 1\n')
+    with library.open(weft.folder / "own.db", trust=library.user_trust()) as ledger:
+        ledger.record_turn(session="main", query="Write it", model="own", usage={"input_tokens": 5})
+        assert [line.text for line in library.verbs.blame(ledger, str(file)).items] == ["x = 2"]
+        assert str(library.verbs.usage(ledger, prices=str(prices)).prices_from).startswith(str(prices))
+        reader = ledger.acting_as(LOCAL.child(Rights((Layer(("*:read",)),))))
+        with pytest.raises(NotFound, match="recorded text"):
+            library.verbs.blame(reader, str(file), recorded=True)
+        report = library.verbs.usage(reader)
+        assert (report.total.total, report.zone) == (5, "UTC")
+        assert library.verbs.context(reader, "main").tokens is None
+        for ask in (
+            lambda: library.verbs.blame(reader, str(file)),
+            lambda: library.verbs.usage(reader, prices=str(prices)),
+            lambda: library.verbs.context(reader, session="main"),
+        ):
+            with pytest.raises(NotAllowed, match="machine"):
+                ask()
+
+
 Refused = Callable[[Any], Any]
 REFUSED: dict[str, tuple[str, Refused]] = {
     "fork": ("session:create", lambda ledger: library.verbs.fork(ledger, "main", "other")),
