@@ -88,6 +88,11 @@ class Site:
             context = context.delegate(Principal(PrincipalKind.PROGRAM, acting))
         return sign(context, KEY, expires_ms=expires_ms, begins_with_owner=True)
 
+    def token_of(self, rights: Rights) -> str:
+        """Of the owner, with these rights."""
+        context = context_from_env(OWNER, variable=None, rights=rights)
+        return sign(context, KEY, expires_ms=SOON_MS, begins_with_owner=True)
+
     def ask(
         self,
         method: str,
