@@ -76,6 +76,23 @@ def test_a_fresh_folder_is_served_until_a_signal(shell: Shell) -> None:
         assert [one["status"] for one in logged] == [401, 200]
 
 
+def test_the_link_that_it_prints_signs_a_browser_in_once(shell: Shell) -> None:
+    shell("init")
+    options = ("--json", "serve", "--port", "0", "--no-broker")
+    with running(shell.folder, *options, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        with httpx2.Client() as browser:
+            assert browser.get(ready["sign_in_url"]).status_code == 303
+            me = browser.get(f"{ready['url']}/api/v1/me").json()
+            assert (me["principal"], me["credential"]) == ("system:local", "cookie")
+            proof = {"x-weft-csrf-token": me["csrf_token"], "origin": ready["url"]}
+            assert browser.post(f"{ready['url']}/api/v1/sign-out").status_code == 403
+            assert browser.post(f"{ready['url']}/api/v1/sign-out", headers=proof).status_code == 204
+            assert browser.get(f"{ready['url']}/api/v1/me").status_code == 401
+        assert httpx2.get(ready["sign_in_url"]).status_code == 401
+
+
 def test_on_a_terminal_it_says_where_it_is_and_ends_with_ctrl_c(shell: Shell) -> None:
     shell("init")
     headers = token_of(shell)

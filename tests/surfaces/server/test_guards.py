@@ -176,10 +176,12 @@ def test_a_process_takes_no_more_connections_than_it_may_have_open(monkeypatch: 
     limits = [(1024, 4096)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
-    assert serving.most_connections() == 4096 - serving.RESERVED_FILES
+    assert serving.most_connections() == 4096 - serving.OWN_DESCRIPTORS
     assert limits[-1] == (4096, 4096)
-    limits.append((1_000_000, 1_000_000))
-    assert serving.most_connections() == serving.MOST_CONNECTIONS
+    for enough in ((1_000_000, 1_000_000), (1024, resource.RLIM_INFINITY), (resource.RLIM_INFINITY,) * 2):
+        limits.append(enough)
+        assert serving.most_connections() == serving.MOST_CONNECTIONS
+        assert limits[-1][0] in (enough[0], serving.MOST_CONNECTIONS + serving.OWN_DESCRIPTORS)
 
 
 # --- Addresses that others reach.

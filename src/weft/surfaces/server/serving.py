@@ -35,8 +35,6 @@ DEFAULT_PORT = 8420
 END_SECONDS = 10.0
 """So long requests that run are waited for at the end."""
 MOST_CONNECTIONS = 4096
-RESERVED_FILES = 256
-"""Of those that the process may have open, so many are kept for the ledger and for what runs."""
 HEAD_SECONDS = 15.0
 """So long the head of a request may take, from the first byte or from the connection on."""
 UNTAKEN_MS = 30_000
@@ -48,14 +46,17 @@ OWN_DESCRIPTORS = 512
 """Of the ledger, models and commands, beside those of connections."""
 
 
-def ensure_descriptors() -> None:
-    """Let the process have a descriptor for each connection, as far as the system lets it: by default there are fewer
-    than streams."""
+def most_connections() -> int:
+    """For how many connections the process may have a descriptor. By default there are fewer than streams: the limit is
+    raised as far as the system lets it. Beyond it no connection is taken, not even to refuse it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_CONNECTIONS + OWN_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return (
+        MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(MOST_CONNECTIONS, soft - OWN_DESCRIPTORS))
+    )
 
 
 def bound_socket(port: int, host: str = LOOPBACK) -> socket.socket:
@@ -204,17 +205,6 @@ class _Protocol(HttpToolsProtocol):
             self._head_timer = None
 
 
-def most_connections() -> int:
-    """As many as the process may have files open, and not more than are of use. The limit is raised as far as it goes:
-    beyond it no connection is taken, not even to refuse it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_CONNECTIONS + RESERVED_FILES
-    if hard == resource.RLIM_INFINITY or soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(16, min(MOST_CONNECTIONS, soft - RESERVED_FILES))
-
-
 class _Server(uvicorn.Server):
     """Signals are handled here, once for the server and the broker beside it."""
 
@@ -257,7 +247,6 @@ class Serving:
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Until a signal ends it. `on_ready` is called once requests are answered."""
-        ensure_descriptors()
         loop = asyncio.get_running_loop()
         self._brokering = None if self._broker is None else asyncio.ensure_future(self._broker.serve())
         serving = asyncio.ensure_future(self._server.serve(sockets=[self._taken]))
