@@ -24,9 +24,8 @@ from schemathesis.transport.prepare import prepare_request
 from tests.sizes import share, sized
 from tests.surfaces.server.site import BASE_URL, Site
 from tests.surfaces.server.world import EXAMPLES, known_names, open_world
-from weft.surfaces.server.application import Endpoint
 from weft.surfaces.server.openapi import description
-from weft.surfaces.server.route_table import ROUTES, Route
+from weft.surfaces.server.route_table import ROUTES, Endpoint, Route
 from weft.surfaces.server.verb_requests import VerbRequests
 
 CASES = sized(test=1_500, prove=200_000)

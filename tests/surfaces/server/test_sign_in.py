@@ -11,9 +11,9 @@ import pytest
 from tests.surfaces.server.site import BASE_URL, Answered, Site, open_site
 from weft.programs import Programs
 from weft.programs.accounts import BROWSER_MS, LINK_MS
-from weft.surfaces.server.application import Application, Endpoint
+from weft.surfaces.server.application import Application
 from weft.surfaces.server.callers import CSRF_HEADER, Caller
-from weft.surfaces.server.route_table import PUBLIC_ROUTES, ROUTES, ensure_listed
+from weft.surfaces.server.route_table import PUBLIC_ROUTES, ROUTES, Endpoint, ensure_listed
 
 NO_HEADERS: Mapping[str, str] = {}
 PASSWORD = "correct horse battery"

@@ -35,6 +35,7 @@ from weft.surfaces.server.route_table import (
     READING_METHODS,
     RETRY_HEADER,
     ROUTES,
+    Endpoint,
     Route,
     ensure_listed,
 )
@@ -69,42 +70,6 @@ class Served(Struct, frozen=True, kw_only=True):
     note: Note
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the server is to end: streams end then, and are resumed elsewhere."""
-
-
-class EndpointDetails(Struct, frozen=True, kw_only=True):
-    """What the description of the interface tells of an endpoint that calls no verb of the table."""
-
-    name: str
-    tag: str
-    summary: str
-    query: type[Struct] | None = None
-    body: type[Struct] | None = None
-    is_upload: bool = False
-    headers: dict[str, str] = {}
-    """Those that it takes, each with what it says."""
-    answer: Any = None
-    """The type of its JSON, or a schema."""
-    statuses: tuple[int, ...] = (200,)
-    is_stream: bool = False
-    """Whether it answers with events, too, where they are asked for."""
-    is_file: bool = False
-
-
-def page_schema(item: dict[str, Any], next: dict[str, Any]) -> dict[str, Any]:
-    """A page of records whose cursor is no text."""
-    properties = {"items": {"type": "array", "items": item}, "next": next}
-    return {"type": "object", "properties": properties, "required": ["items", "next"]}
-
-
-class Endpoint(Struct, frozen=True, kw_only=True):
-    """What a path answers. One without a right is public, as PUBLIC_ROUTES says; `names` are the parameters of its
-    path."""
-
-    method: str
-    path: str
-    right: str | None
-    handler: Callable[[Request, Caller | None, dict[str, str]], Awaitable[Response]]
-    details: EndpointDetails | None = None
 
 
 class AnsweredRequest(Struct, frozen=True, kw_only=True):

@@ -22,9 +22,9 @@ from weft.chat.room_stream import RoomFollowingEnded, RoomItem, follow_room
 from weft.kernel.errors import InvalidInput, NotAllowed, NotFound, StoreError
 from weft.ledger.api import Ledger, RoomFeed, Runs, SessionStream, StoredEvent, StreamItem, store_of
 from weft.runtime.answer_streams import EVERY_SESSION, follow, hub_of
-from weft.surfaces.server.application import Endpoint, EndpointDetails, Served, json_response, page_schema
+from weft.surfaces.server.application import Served, json_response
 from weft.surfaces.server.problems import Refusal
-from weft.surfaces.server.route_table import BASE
+from weft.surfaces.server.route_table import BASE, Endpoint, EndpointDetails, page_schema
 from weft.surfaces.wire.forms import document, form
 
 if TYPE_CHECKING:

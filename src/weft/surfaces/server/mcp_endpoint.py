@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, cast
 from starlette.responses import Response
 
 from weft.aio.open_ledger import AsyncOpenLedger, SharedInference
-from weft.surfaces.server.application import Endpoint, Served
+from weft.surfaces.server.application import Served
 from weft.surfaces.server.guards import MOST_BODY_BYTES
+from weft.surfaces.server.route_table import Endpoint
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -45,7 +45,7 @@ from weft.runtime.answer_streams import follow
 from weft.runtime.assembly.configuration_layers import MessageOverrides, parse_overrides
 from weft.runtime.replies import load_reply
 from weft.surfaces.cli.work.broker_call import MAX_FILE_BYTES, attached_part, priced, receipt_fields, reply_fields
-from weft.surfaces.server.application import Endpoint, EndpointDetails, Served, json_response, page_schema
+from weft.surfaces.server.application import Served, json_response
 from weft.surfaces.server.event_streams import (
     LAST_ID_HEADER,
     EventStreams,
@@ -56,7 +56,7 @@ from weft.surfaces.server.event_streams import (
 )
 from weft.surfaces.server.guards import ensure_json, read_body
 from weft.surfaces.server.problems import Refusal, problem_of
-from weft.surfaces.server.route_table import BASE, RETRY_HEADER
+from weft.surfaces.server.route_table import BASE, RETRY_HEADER, Endpoint, EndpointDetails, page_schema
 from weft.surfaces.wire.forms import form
 from weft.verbs.answers import InterruptedTurn, SentMessage
 

@@ -13,7 +13,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0, generate_late
 from starlette.responses import Response
 
 from weft.ledger.api import Runs
-from weft.surfaces.server.application import AnsweredRequest, Endpoint, Served
+from weft.surfaces.server.application import AnsweredRequest, Served
+from weft.surfaces.server.route_table import Endpoint
 
 if TYPE_CHECKING:
     from starlette.requests import Request

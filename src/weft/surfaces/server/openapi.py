@@ -17,7 +17,15 @@ from msgspec import Struct, UnsetType
 
 from weft.kernel.events import Event, UnknownEvent
 from weft.surfaces.server.problems import MEDIA_TYPE
-from weft.surfaces.server.route_table import RETRY_HEADER, RETRY_PARAMETER, ROUTES, Route, alternatives
+from weft.surfaces.server.route_table import (
+    RETRY_HEADER,
+    RETRY_PARAMETER,
+    ROUTES,
+    Endpoint,
+    EndpointDetails,
+    Route,
+    alternatives,
+)
 from weft.surfaces.server.verb_requests import VerbRequests
 from weft.surfaces.wire.catalogue import NAMES, SEED_5, records_in, title
 from weft.surfaces.wire.forms import BEYOND_FIELDS, FLAT, HIDDEN, is_time
@@ -27,7 +35,6 @@ from weft.verbs.declaration import names_for_types
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from weft.surfaces.server.application import Endpoint, EndpointDetails
 
 REF = "#/components/schemas/{name}"
 Schema = dict[str, Any]

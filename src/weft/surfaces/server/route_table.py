@@ -6,14 +6,20 @@ every caller.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from msgspec import Struct
 
 from weft.verbs.answers import Listing
 from weft.verbs.declaration import Verb
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from weft.surfaces.server.callers import Caller
 
 BASE = "/api/v1"
 RETRY_PARAMETER = "retry_key"
@@ -46,6 +52,42 @@ def ensure_listed(method: str, path: str, right: str | None) -> None:
     named = {of for of, routes in tables.items() if (method, path) in routes}
     if named != ({right} if right in tables else set()):
         raise ValueError(f"{method} {path} needs a right, or a place in the table of public routes")
+
+
+class EndpointDetails(Struct, frozen=True, kw_only=True):
+    """What the description of the interface tells of an endpoint that calls no verb of the table."""
+
+    name: str
+    tag: str
+    summary: str
+    query: type[Struct] | None = None
+    body: type[Struct] | None = None
+    is_upload: bool = False
+    headers: dict[str, str] = {}
+    """Those that it takes, each with what it says."""
+    answer: Any = None
+    """The type of its JSON, or a schema."""
+    statuses: tuple[int, ...] = (200,)
+    is_stream: bool = False
+    """Whether it answers with events, too, where they are asked for."""
+    is_file: bool = False
+
+
+def page_schema(item: dict[str, Any], next: dict[str, Any]) -> dict[str, Any]:
+    """A page of records whose cursor is no text."""
+    properties = {"items": {"type": "array", "items": item}, "next": next}
+    return {"type": "object", "properties": properties, "required": ["items", "next"]}
+
+
+class Endpoint(Struct, frozen=True, kw_only=True):
+    """What a path answers. One without a right is public, as PUBLIC_ROUTES says; `names` are the parameters of its
+    path."""
+
+    method: str
+    path: str
+    right: str | None
+    handler: Callable[[Request, Caller | None, dict[str, str]], Awaitable[Response]]
+    details: EndpointDetails | None = None
 
 
 class Route(Struct, frozen=True, kw_only=True):

@@ -15,11 +15,11 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from weft.programs.accounts import SIGN_IN_PATH
-from weft.surfaces.server.application import Endpoint, EndpointDetails, Served, json_response
+from weft.surfaces.server.application import Served, json_response
 from weft.surfaces.server.callers import SECURE_COOKIE, Caller
 from weft.surfaces.server.guards import RateLimit, ensure_json, read_body
 from weft.surfaces.server.problems import Refusal
-from weft.surfaces.server.route_table import ANY_CALLER, BASE
+from weft.surfaces.server.route_table import ANY_CALLER, BASE, Endpoint, EndpointDetails
 from weft.surfaces.wire.forms import form
 from weft.verbs.answers import ServedCaller
 
