@@ -36,6 +36,7 @@ MAY_START = {
     "weft/surfaces/cli/screen.py": "the pager that the person at the terminal chose",
 }
 MAY_CONNECT = {
+    "weft/surfaces/server/serving.py": "it takes connections, at the port that the person names, and makes none",
     "weft/client.py": "the server that the program or the person names, with their token for it",
     "weft/runtime/egress/connections.py": "the one place",
     "weft/runtime/egress/credentials.py": "whether a port of this machine takes connections; nothing is sent",

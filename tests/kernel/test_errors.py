@@ -191,6 +191,7 @@ INSIDE = {
     "UnreadableIndex": "of git's index: whoever looks after a command takes it away",
     "RequestError": "of verbs: what was given does not go together; each surface tells it in its own spelling",
     "LedgerMovedOn": "of the MCP server's cursors: becomes a tool's error",
+    "Refusal": "of the HTTP server: a request is answered with a problem before a verb is called",
     "UnreadableRecord": "of another version of the server: the client answers with its JSON",
     "MCPError": "of the MCP server: told to its client as the protocol has it",
     "StopAsyncIteration": "the end of the lines that the MCP server reads",

@@ -229,7 +229,8 @@ class _VerbCommand:
             return None
         if self._question is not None:
             self._question(call, **_wanted(self._question, 1, {**values, **completed}))
-        if any(completed[parameter.name] is None for parameter in verb.parameters if parameter.details.is_latest):
+        latest = [parameter for parameter in verb.parameters if parameter.details.is_latest]
+        if any(completed[one.name] is None and not completed.get(one.details.not_latest_with) for one in latest):
             answer = verb.function(server, **verb.grouped(completed))  # there is no session: that takes no ledger
         elif exit_code is None and (call.json or self._needs_ledger):
             self._write_form(call, server.ask(lambda ledger: ledger.json(verb, completed)))
