@@ -17,8 +17,7 @@ from tests.surfaces.server.site import Site
 from tests.surfaces.server.world import open_world
 from weft.kernel.authority import Layer, Rights
 from weft.store.sqlite.connection import SqliteSql
-from weft.surfaces.server.application import Endpoint
-from weft.surfaces.server.route_table import ROUTES, Route
+from weft.surfaces.server.route_table import ROUTES, Endpoint, Route
 from weft.surfaces.server.verb_requests import VerbRequests
 
 MARK = "zq7mark"
