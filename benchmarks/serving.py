@@ -308,8 +308,13 @@ async def _read(where: dict[str, Any], seconds: float) -> None:
 
     async def one(due: float) -> None:
         reader, writer = await free.get()
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
+        try:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (ConnectionError, asyncio.IncompleteReadError):  # nothing was asked on it for a while
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), head
         await reader.readexactly(_length(head))
         latencies.append(asyncio.get_running_loop().time() - due)
