@@ -108,7 +108,9 @@ def chosen_route(verb: Verb[..., Any], given: Mapping[str, Any]) -> Route:
     """The route that takes these parameters, which names as many of them as it can in its path."""
     named = {name for name, value in given.items() if not means_nothing(value)}
     fitting = [
-        route for route in routes(verb.__name__) if named >= {*route.path_names} and not named & {*route.without}
+        route
+        for route in routes(verb.__name__)
+        if named >= {*route.path_names, *route.always} and not named & {*route.without} - {*route.always}
     ]
     if fitting:
         return max(fitting, key=lambda route: len(route.path_names))
@@ -219,7 +221,7 @@ class ServedLedger(AbstractAsyncContextManager["ServedLedger"]):
             given = {**given, "after": page["next"]}
 
     async def _asked(self, route: Route, given: dict[str, Any], media_type: str) -> tuple[int, Any]:
-        given = dict(given)
+        given = {name: value for name, value in given.items() if name not in route.always}
         path = BASE + _filled(route.path, given)
         headers = {"accept": media_type}
         key = given.pop(RETRY_PARAMETER, None) if route.method != "GET" else None

@@ -95,7 +95,19 @@ agent_show = show_verb("agent", article="an")
 Whom = Annotated[tuple[str, ...], arg("People and agents.", metavar="WITH...", names=program("human", "agent"))]
 
 
-@verb("agent share", right=AGENT, method="programs.share_agent", opens=OpenMode.WRITING, takes_actor=True)
+def _check_whom(principals: tuple[str, ...]) -> None:
+    if not principals:
+        raise RequestError("name the people and agents: {principals}")
+
+
+@verb(
+    "agent share",
+    right=AGENT,
+    method="programs.share_agent",
+    opens=OpenMode.WRITING,
+    takes_actor=True,
+    check=_check_whom,
+)
 def agent_share(ledger: Ledger, name: AgentName, principals: Whom, retry_key: RetryKey = None) -> Program:
     """Share a private agent with people and agents, by their names.
 
@@ -107,7 +119,14 @@ def agent_share(ledger: Ledger, name: AgentName, principals: Whom, retry_key: Re
     return [programs.share_agent(name, whom, key=_key_for(retry_key, whom)) for whom in principals][-1]
 
 
-@verb("agent unshare", right=AGENT, method="programs.unshare_agent", opens=OpenMode.WRITING, takes_actor=True)
+@verb(
+    "agent unshare",
+    right=AGENT,
+    method="programs.unshare_agent",
+    opens=OpenMode.WRITING,
+    takes_actor=True,
+    check=_check_whom,
+)
 def agent_unshare(ledger: Ledger, name: AgentName, principals: Whom, retry_key: RetryKey = None) -> Program:
     """Stop sharing a private agent with people and agents."""
     from weft.programs import Programs

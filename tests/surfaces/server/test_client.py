@@ -88,6 +88,15 @@ def test_a_verb_answers_the_same_record_as_on_an_open_ledger(site: Site, name: s
     assert asked(site, lambda ledger: getattr(ledger, name)(**arguments)) == verb(site.ledger, **arguments)
 
 
+def test_a_room_is_marked_as_read_unless_that_is_not_wanted(site: Site) -> None:
+    room = site.ledger.rooms.create("a room").id
+    site.ledger.rooms.post(room, "hello")
+    for options, newest in (({"keep_unread": True}, site.ledger.newest()), ({}, None)):
+        answered: Any = asked(site, lambda ledger, options=options: ledger.room_read(room, **options))  # type: ignore[misc]
+        assert [message.text for message in answered.items] == ["hello"]
+        assert newest in (None, site.ledger.newest())
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

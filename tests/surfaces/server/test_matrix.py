@@ -197,7 +197,16 @@ def told(answered: Answered, name: str) -> tuple[int, str]:
     return answered.status, without_ids(text)
 
 
+LAST_ACTIVE = re.compile(r'"last_active_time":("TIME"|null)')
+"""A profile tells everybody when an agent or a person acted last, wherever that was."""
+
+
 def without_ids(text: str) -> str:
+    """What an answer says, whenever and in which ledger it was asked."""
+    return LAST_ACTIVE.sub("", _without_ids(text))
+
+
+def _without_ids(text: str) -> str:
     return TIME.sub("TIME", DIGEST.sub("DIGEST", ULID.sub("ID", re.sub(r"new [0-9a-f]{16}", "NEW", text))))
 
 

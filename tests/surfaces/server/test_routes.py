@@ -37,4 +37,5 @@ def test_a_route_takes_what_its_verb_does_and_only_one_that_reads_is_a_get(route
 def _all_given(route: Route) -> dict[str, Any]:
     """Every parameter but those by which a verb that writes would read."""
     fields = VerbRequests(route).request_type.__struct_fields__
-    return {name: True for name in fields if name not in route.verb.terms.reads_with}
+    given = {name: True for name in fields if name not in route.verb.terms.reads_with}
+    return {**given, **dict.fromkeys(route.always, True)}

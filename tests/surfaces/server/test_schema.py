@@ -29,7 +29,13 @@ from weft.surfaces.server.route_table import ROUTES, Endpoint, Route
 from weft.surfaces.server.verb_requests import VerbRequests
 
 CASES = sized(test=1_500, prove=200_000)
-WITHOUT_2XX = {"settle": "two ledgers must have moved the session"}
+WITHOUT_2XX = {
+    "settle": "two ledgers must have moved the session",
+    "task_fail": "the task must have been started by whoever has it",
+    "agent_stop": "the agent must have a task",
+    "room_decline": "somebody must be invited",
+    **dict.fromkeys(("approval_show", "approve", "reject"), "a turn must wait for an answer"),
+}
 """Operations that nothing here makes succeed, each with the reason; at most a fifth of all."""
 CHECKS = [
     checks.not_a_server_error,

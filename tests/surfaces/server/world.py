@@ -30,6 +30,9 @@ KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "agent": ("researcher", "private agent"),
     "human": tuple(PEOPLE),
     "task": ("first", "second"),
+    "toolset": ("tools",),
+    "room": ("own room", "old room"),
+    "participant": ("researcher", "bob"),
     "code": ("tool", "draft tool"),
     "information": ("note", "draft note", "valid note", "schema"),
     "trigger": ("weekly", "paused"),
@@ -62,7 +65,8 @@ def tell_public(ledger: Ledger) -> None:
         programs.create("trigger", name, {"on": {"cron": {"expression": "0 7 * * 1"}}, "message": "look"})
     programs.step_trigger("paused", "pause", reason="later")
     programs.add_tags("balanced", "trusted", "cheap")
-    ledger.rooms.create("of nobody else")  # with the first room comes the agent that sorts messages
+    programs.create("toolset", "tools", {"tools": {"allow": ["read"]}})
+    ledger.rooms.create("common room")  # with the first room comes the agent that sorts messages
 
 
 def tell_private(ledger: Ledger) -> None:
@@ -95,6 +99,10 @@ def tell_private(ledger: Ledger) -> None:
     anns.rooms.remove(room.id, "carl")
     anns.rooms.post(room.id, "said afterwards")
     programs.add_tags("main", "trusted")
+    programs.share_agent("private agent", "carl")
+    own = ledger.rooms.create("own room", agents=["researcher"], people=["bob"])
+    ledger.rooms.post(own.id, "said at home")
+    ledger.rooms.archive(ledger.rooms.create("old room").id)
 
 
 @cache
@@ -125,6 +133,26 @@ def known_names(kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
+    "agent_assign": [{"name": "researcher", "task": "first"}],
+    "agent_create": [{"name": "new"}],
+    "agent_share": [{"name": "private agent", "principals": ["bob"]}],
+    "agent_unshare": [{"name": "private agent", "principals": ["carl"]}],
+    "agent_visibility": [{"name": "researcher", "visibility": "private"}],
+    "approval_show": [{"id": "01M7V7CCQ0HX4VXG5TEKS1HFX2"}],
+    "approve": [{"id": "01M7V7CCQ0HX4VXG5TEKS1HFX2"}],
+    "human_create": [{"name": "new"}],
+    "human_presence": [{"name": "bob", "presence": "away"}],
+    "reject": [{"id": "01M7V7CCQ0HX4VXG5TEKS1HFX2"}],
+    "room_decline": [{"room": "own room", "person": "carl"}],
+    "room_invite": [{"room": "own room", "people": ["eve"]}],
+    "room_remove": [{"room": "own room", "who": "researcher"}],
+    "room_restore": [{"room": "old room"}],
+    "room_title": [{"room": "own room", "title": "another title"}],
+    "task_create": [{"title": "Third"}],
+    "toolset_create": [{"name": "new", "allow": ["shell"]}],
+    "toolset_delete": [{"name": "tools"}],
+    "toolset_edit": [{"name": "tools", "allow": ["shell"]}],
+    "toolset_show": [{"name": "tools"}],
     "blame": [{"path": "notes.txt", "recorded": True}],
     "files": [{"path": "notes.txt"}],
     "alias": [{"session": "main", "alias": "second name"}],

@@ -106,6 +106,8 @@ class Route(Struct, frozen=True, kw_only=True):
     """By which the operation goes, where its verb has several routes that would go by the same name."""
     without: tuple[str, ...] = ()
     """Parameters of the verb that this route does not take, such as one by which a verb that reads would write."""
+    always: tuple[str, ...] = ()
+    """Those of them that are true: one without which a verb that reads would write."""
 
     @property
     def verb(self) -> Verb[..., Any]:
@@ -139,9 +141,9 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 def _routes(tag: str, reading: str, *lines: str) -> list[Route]:
-    """`GET /sessions sessions`, with `-NAME` behind it for each parameter that the route does not take; `VERB:NAME`
-    says by which name it goes. What changes something needs the right that its verb declares; what reads needs
-    `reading`."""
+    """`GET /sessions sessions`, with `-NAME` behind it for each parameter that the route does not take, and `+NAME` for
+    one that is always true; `VERB:NAME` says by which name it goes. What changes something needs the right that its
+    verb declares; what reads needs `reading`."""
     return [_route(tag, reading, *line.split()) for line in lines]
 
 
@@ -155,12 +157,13 @@ def _route(tag: str, reading: str, method: str, path: str, names: str, *without:
         reading=reading if method == "GET" else "",
         tag=tag,
         status=201 if verb_name.endswith("_create") else 200,
-        without=tuple(name.removeprefix("-") for name in without),
+        without=tuple(name[1:] for name in without),
+        always=tuple(name[1:] for name in without if name.startswith("+")),
     )
 
 
-_NO_LISTS = ("audit",)
-"""Verbs that answer a list to a parameter alone which their route does not take."""
+_NO_LISTS = ("audit", "approval_show")
+"""Routes whose verb answers a list, but to other parameters than theirs."""
 
 
 def is_paged(route: Route) -> bool:
@@ -168,7 +171,7 @@ def is_paged(route: Route) -> bool:
     verb = route.verb
     if (
         route.method != "GET"
-        or route.verb_name in _NO_LISTS
+        or route.name in _NO_LISTS
         or any(one.name == "after" and one.type is not str for one in verb.parameters)
     ):
         return False
@@ -288,5 +291,72 @@ ROUTES: tuple[Route, ...] = (
         "GET /triggers/{name}/firings trigger_history",
         "POST /triggers/{name}/pause trigger_pause",
         "POST /triggers/{name}/resume trigger_resume",
+    ),
+    *_routes(
+        "agents",
+        "program:read",
+        "GET /agents agent_list",
+        "POST /agents agent_create",
+        "GET /agents/{name} agent_show",
+        "PATCH /agents/{name} agent_configure",
+        "POST /agents/{name}/share agent_share",
+        "POST /agents/{name}/unshare agent_unshare",
+        "POST /agents/{name}/visibility agent_visibility",
+        "POST /agents/{name}/assign agent_assign",
+        "POST /agents/{name}/stop agent_stop",
+        "POST /agents/{name}/reset agent_reset",
+        "POST /agents/{name}/pause agent_pause",
+        "GET /toolsets toolset_list",
+        "POST /toolsets toolset_create",
+        "GET /toolsets/{name} toolset_show",
+        "PATCH /toolsets/{name} toolset_edit",
+        "DELETE /toolsets/{name} toolset_delete",
+    ),
+    *_routes(
+        "tasks",
+        "program:read",
+        "GET /tasks task_list",
+        "POST /tasks task_create",
+        "GET /tasks/{name} task_show",
+        "PATCH /tasks/{name} task_configure",
+        "POST /tasks/{name}/assign task_assign",
+        "POST /tasks/{name}/start task_start",
+        "POST /tasks/{name}/fail task_fail",
+    ),
+    *_routes(
+        "people",
+        "program:read",
+        "GET /people human_list",
+        "POST /people human_create",
+        "GET /people/{name} human_show",
+        "POST /people/{name}/presence human_presence",
+    ),
+    *_routes(
+        "rooms",
+        "room:read",
+        "GET /rooms room_list",
+        "POST /rooms room_create",
+        "GET /rooms/{room} room_show",
+        "GET /rooms/{room}/messages room_read:room_messages +keep_unread -every",
+        "POST /rooms/{room}/read room_read -keep_unread -every",
+        "POST /rooms/{room}/title room_title",
+        "POST /rooms/{room}/archive room_archive",
+        "POST /rooms/{room}/restore room_restore",
+        "POST /rooms/{room}/forks room_fork",
+        "POST /rooms/{room}/agents room_add",
+        "POST /rooms/{room}/invitations room_invite",
+        "POST /rooms/{room}/decline room_decline",
+        "POST /rooms/{room}/remove room_remove",
+        "POST /rooms/{room}/leave room_leave",
+        "GET /invitations room_invitations",
+        "GET /profiles/{name} room_profile",
+    ),
+    *_routes(
+        "approvals",
+        "session:read",
+        "GET /approvals approvals -id",
+        "GET /approvals/{id} approvals:approval_show -every -session -limit -after",
+        "POST /approvals/{id}/approve approve",
+        "POST /approvals/{id}/reject reject",
     ),
 )

@@ -71,7 +71,8 @@ class VerbRequests:
     @cached_property
     def _defaults(self) -> dict[str, Any]:
         """Of those that it does not take."""
-        return {name: self.verb.parameter(name).default for name in self.route.without}
+        route = self.route
+        return {name: name in route.always or self.verb.parameter(name).default for name in route.without}
 
     @property
     def takes_retry_key(self) -> bool:
