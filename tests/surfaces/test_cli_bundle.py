@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import subprocess
@@ -156,3 +157,18 @@ def test_without_the_library_for_signatures_the_rest_works(talk: Shell, folder: 
     refused = spawn(folder, "bundle", "verify", "signed.weft", environment=path)
     assert refused.returncode == 7
     assert b"weft[signing]" in refused.stderr
+
+
+@pytest.mark.parametrize("command", [("verify",), ("open",), ("open", "--into", "other.db"), ("sign", "-o", "s.weft")])
+def test_a_pipe_or_a_device_in_the_place_of_a_bundle_is_refused_and_not_waited_for(
+    talk: Shell, folder: Path, command: tuple[str, ...]
+) -> None:
+    assert talk("key", "create", "laptop").code == 0
+    assert talk("init", "other.db").code == 0
+    os.mkfifo(folder / "pipe")
+    keys = ("laptop",) if command[0] == "sign" else ()
+    for name in ("pipe", "/dev/zero"):
+        refused = spawn(folder, "bundle", *command, name, *keys)
+        assert refused.returncode != 0
+        assert f"{name}: it is no regular file" in refused.stderr.decode()
+    assert not (folder / "s.weft").exists()

@@ -433,7 +433,7 @@ def sign_bundle(source: str | Path, target: str | Path, signers: Sequence[Signer
     aside = aside_of(path)
     statement = verification.statement(proved.digest, proved.heads)
     try:
-        with checked_path(source, "bundle").open("rb") as file, open_aside(aside) as out:
+        with verification.opened(source) as file, open_aside(aside) as out:
             packer = BundleWriter(out)
             signatures = {
                 signer.public.bytes: verification.signature_line(signer.public.bytes, signer.sign(statement))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
 import zlib
 from collections import Counter
@@ -24,6 +25,7 @@ import orjson
 from msgspec import Struct
 
 from weft.exchange.bundles.keys import PublicKey, holds
+from weft.exchange.importers.foreign_files import regular_descriptor
 from weft.kernel import contents as kernel_contents
 from weft.kernel.clock import ALPHABET
 from weft.kernel.contents import CONTENT_DOMAIN, MAX_CONTENT_BYTES, MAX_INTEGER, ROW_BYTES
@@ -706,7 +708,7 @@ class KnownNames:
 
 def verify_bundle(path: str | Path, keys: Sequence[PublicKey] = ()) -> BundleReport:
     """What the bundle proves. Raises InvalidBundle for one that is not exactly what it says. `keys` are believed."""
-    with _opened(path) as file, KnownNames() as known_names:
+    with opened(path) as file, KnownNames() as known_names:
         check = BundleCheck(known_names, keys)
         for _ in check.facts(unpacked_lines(file)):
             pass
@@ -718,7 +720,7 @@ def import_bundle(
 ) -> tuple[BundleReport, ImportedFacts]:
     """Verify a bundle, then bring its facts into a ledger. What is absent stays so; what is known is passed over."""
     proved = verify_bundle(path, keys)
-    with _opened(path) as file, KnownNames() as known_names:
+    with opened(path) as file, KnownNames() as known_names:
         check = BundleCheck(known_names, keys)
         brought = ledger.upkeep.import_facts(
             _Lines(check.facts(unpacked_lines(file))), excerpts=True, progress=progress
@@ -729,14 +731,15 @@ def import_bundle(
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[BinaryIO]:
+def opened(path: str | Path) -> Iterator[BinaryIO]:
+    """The file of a bundle. It is read more than once, so a pipe or a device is refused, and not waited for."""
     file = checked_path(path, "bundle")
     try:
-        opened = file.open("rb")
+        descriptor = regular_descriptor(file)
     except OSError as error:
         raise path_error(file, error) from error
-    with opened:
-        yield opened
+    with os.fdopen(descriptor, "rb") as opened_file:
+        yield opened_file
 
 
 class _Lines:
