@@ -143,6 +143,32 @@ def test_a_command_reads_no_key_whatever_links_there_are(place: ProjectAndHome) 
     assert not {".ssh", ".config", ".netrc"} & set(outcome.stdout.decode().split())
 
 
+IN_VERSIONS = (
+    ".asdf/installs/postgres/14.2/data/base/1/1259", ".asdf/installs/postgres/14.2/logs/today",
+    ".asdf/installs/neo4j/5.1/var/lib/data", ".asdf/installs/ruby/3.2.0/etc/gemrc",
+    ".asdf/installs/maven/3.9.6/apache-maven-3.9.6/conf/settings.xml",
+    ".sdkman/candidates/maven/3.9.6/conf/settings.xml", ".sdkman/candidates/gradle/8.5/gradle.properties",
+    ".sdkman/candidates/gradle/8.5/init.d/repository.gradle", ".sdkman/candidates/tomcat/10.1/conf/tomcat-users.xml",
+    "miniconda3/envs/work/etc/conda/activate.d/env_vars.sh",
+    ".pyenv/versions/3.11.4/etc/jupyter/jupyter_server_config.json",
+)  # fmt: skip
+
+
+def test_versions_that_a_workspace_asks_for_show_no_settings_and_no_databases(place: ProjectAndHome) -> None:
+    """A repository names versions; what a server of that version stored, and keys of package managers, lie in them."""
+    for path in IN_VERSIONS:
+        program(place.home / path, CANARY)
+    programs = [".asdf/installs/postgres/14.2/bin/psql", ".sdkman/candidates/maven/3.9.6/bin/mvn"]
+    for path in (*programs, "miniconda3/envs/work/bin/python3"):
+        program(place.home / path)
+    _text(".tool-versions", "postgres 14.2\nneo4j 5.1\nruby 3.2.0\nmaven 3.9.6\npython 3.11.4\n")(place)
+    _text(".sdkmanrc", "maven=3.9.6\ngradle=8.5\ntomcat=10.1\n")(place)
+    link(place.project / PYTHON, place.home / "miniconda3/envs/work/bin/python3")
+    outcome = outcome_of(place, f"{reading(place)}; grep -rl {CANARY} {place.home}; {place.home / programs[0]}")
+    assert CANARY.encode() not in outcome.stdout
+    assert b"started" in outcome.stdout
+
+
 SWAPPED = (PYTHON, ".venv/pyvenv.cfg", ".python-version", ".venv")
 
 

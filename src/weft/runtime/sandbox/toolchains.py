@@ -727,12 +727,16 @@ _MOST_SHOWN = 64
 """Versions of tools that one workspace is shown."""
 _MOST_HIDDEN = 20
 _MOST_LAUNCHERS = 100
-_SECRET_FOLDERS = ("", "etc", "lib/node_modules/npm")
-"""Where in a version's folder package managers keep their settings."""
+_SECRET_FOLDERS = ("", "etc", "etc/conda", "etc/jupyter", "conf", "lib/node_modules/npm")
+"""Where in a version's folder package managers and servers keep their settings."""
+_STATE_FOLDERS = ("data", "logs", "var")
+"""Where servers that are a version keep what is stored in them: asdf makes a database of PostgreSQL so."""
 SECRET_NAMES = frozenset(
     ".aws .azure .condarc .config .credentials .docker .env .envrc .gem .git-credentials .gnupg .kube .netrc .npmrc "
-    ".pypirc .ssh .yarnrc .yarnrc.yml auth.json auth.toml conda-meta condarc condarc.d credentials credentials.json "
-    "credentials.toml npmrc pip.conf pip.ini pipx_metadata.json uv-receipt.toml".split()
+    ".pypirc .ssh .yarnrc .yarnrc.yml activate.d auth.json auth.toml conda-meta condarc condarc.d credentials "
+    "credentials.json credentials.toml deactivate.d gemrc gradle.properties init.d jupyter_notebook_config.json "
+    "jupyter_notebook_config.py jupyter_server_config.json jupyter_server_config.py npmrc pip.conf pip.ini "
+    "pipx_metadata.json settings-security.xml settings.xml tomcat-users.xml uv-receipt.toml".split()
 )
 """Settings that may hold keys, and notes of how something was installed, which may name them; in small letters. A
 command finds an empty file or folder in their place."""
@@ -1031,7 +1035,12 @@ def _version_mounts(version: Installation) -> Iterator[Mount]:
 
 
 def _secret_covers(place: str, real: str) -> Iterator[Mount]:
-    for part in _SECRET_FOLDERS:
+    for name in _STATE_FOLDERS:
+        path = os.path.join(real, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            yield cover(os.path.join(place, name), is_folder=True)
+    unpacked = [f"{name}/conf" for name in sorted(_entry_names(real))]  # an archive may have a folder around all of it
+    for part in (*_SECRET_FOLDERS, *unpacked):
         folder = os.path.normpath(os.path.join(real, part))
         for name in sorted(_entry_names(folder)):
             path = os.path.join(folder, name)
