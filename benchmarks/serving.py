@@ -184,7 +184,17 @@ def _measured(
         while is_answering and _get(server, "/api/v1/inbox?limit=1")["items"]:  # until the answers have ended
             time.sleep(0.5)
     cuts = quantiles(latencies, n=100)
-    reads = ServedReads(len(latencies), cuts[49] * 1000, cuts[98] * 1000, *shares, mib_after)
+    server_share, model_share, followers_share, readers_share = shares
+    reads = ServedReads(
+        reads=len(latencies),
+        p50_ms=cuts[49] * 1000,
+        p99_ms=cuts[98] * 1000,
+        server_share=server_share,
+        model_share=model_share,
+        followers_share=followers_share,
+        readers_share=readers_share,
+        server_mib=mib_after,
+    )
     return reads, None if told is None else {**told, "mib_before": mib_before, "mib_after": mib_after}
 
 

@@ -66,7 +66,8 @@ completion bash
 search hello --rank | search hello --newest | search --role user | search --role nobody hello | search | search "a b"
 search "hello question" | search "question hello" -n 0 | search hello --as ann | search hello --as nobody
 search --since 2090-01-01 | search hello --origin nothing | search hello --project none | search hello --model none
-search hello --model sonnet -n 2 | search hello --room r | search hello --room r --role user | search hello --room nobody
+search hello --model sonnet -n 2 | search hello --room r | search hello --room r --role user
+search hello --room nobody
 search hello --since never | search hello --path src | search hello -n 1 --after XX | search fix -n 3
 show main --full | show main --original | show side | show empty | show @{1} | log -1 | log -n 0 | log side --graph
 log --graph --oneline | log main --session other | log --session nobody | log --after XX | log @{0} | read main~1
@@ -91,7 +92,8 @@ graph neighbours main --direction out -n 2 | graph neighbours main --direction x
 graph neighbours main --svg | graph neighbours main --dot --svg | graph neighbours main --at 2020-01-01
 graph neighbours main --known-at never | graph path main side --dot | graph path main side | graph path main side -n 1
 graph path main nobody | graph path main side --longest 1 | graph path main side --longest 0 | graph history main
-graph history main -n 1 | graph history main --dot | graph history nobody | graph lineage main | graph lineage side --svg
+graph history main -n 1 | graph history main --dot | graph history nobody | graph lineage main
+graph lineage side --svg
 graph calls main | graph calls main --dot | graph resources | graph resources main | graph resources --dot
 graph policies | graph policies a | graph policies --svg | graph ancestry side | graph ancestry side --dot
 graph ancestry side -n 1 | graph neighbours main -n 0 | graph neighbours main -n 10001
@@ -222,7 +224,8 @@ room create q | room create q2 --person ann --agent a --title "A room" | room cr
 room list --all | room list --as ann | room show q | room show nobody | room show r --as nobody | room title r New
 room title nobody x | room title r "" | room add r a | room add r nobody | room add r a --key k30 | room invite r bob
 room invite r bob --reason come | room invite r nobody | room invitations | room invitations --as bob
-room decline r --as bob | room decline r | room decline nobody | room profile r a | room profile r nobody | room remove r a
+room decline r --as bob | room decline r | room decline nobody | room profile r a | room profile r nobody
+room remove r a
 room remove r nobody | room remove r ann --reason x | room post r hello --no-wait | room post r "hello @ann" --no-wait
 room post r hi --as ann --no-wait --key k31 | room post nobody x | room post r "" | room read r | room read r -n 1
 room read r --after 1 | room read r --before 2 | room read r --as bob | room read nobody | room fork r | room fork r f1
@@ -230,7 +233,8 @@ room fork nobody | room leave r --as ann | room leave r | room archive r --reaso
 room restore r | room restore nobody | room show r | room invitations --all | room invitations r
 agent create b --model m --prompt "You b." --set harness.a=1 | agent create b --model m | agent create c --model nobody
 agent create c --model m --as ann --key k40 | agent list | agent list --all | agent show b | agent show b:1
-agent show nobody | agent configure b --prompt "Be b." --reason why | agent configure b | agent configure nobody --set a=1
+agent show nobody | agent configure b --prompt "Be b." --reason why | agent configure b
+agent configure nobody --set a=1
 agent configure b --expected 1 --set temperature=1 | agent status b | agent status | agent status nobody | agent pause b
 agent resume b | agent stop b | agent stop nobody | agent share b ann | agent share b nobody | agent unshare b ann
 agent visibility b private | agent visibility b x | agent visibility b | agent reset b | agent reset nobody

@@ -40,7 +40,6 @@ MAY_CONNECT = {
     "weft/client.py": "the server that the program or the person names, with their token for it",
     "weft/runtime/egress/connections.py": "the one place",
     "weft/runtime/egress/credentials.py": "whether a port of this machine takes connections; nothing is sent",
-    "weft/surfaces/server/serving.py": "the port that requests come to; nothing is connected to from there",
     "weft/store/postgres/": "the ledger's own database, whose driver connects by itself",
     "weft/runtime/resources/engine_transport.py": "the container engine of this machine, over its socket",
     "weft/runtime/sandbox/hidden_places.py": "whether a program answers at a socket of the workspace; nothing is sent",

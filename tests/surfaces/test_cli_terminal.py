@@ -391,7 +391,7 @@ def test_every_command_of_the_list_has_its_module_and_the_other_way_round() -> N
     }
     declared = {verb.name for verb in every_verb() if " " not in verb.name}
     assert made | declared == SUMMARIES.keys()
-    assert made.isdisjoint(declared)
+    assert made & declared == {"log"}, "a command of a class of its own"
 
 
 def command_in(module: str, name: str) -> object:

@@ -60,7 +60,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 def test_the_container_file_has_known_instructions_and_starts_the_server() -> None:
     lines = [line for line in block("dockerfile").splitlines() if line]
-    instructions = [tuple(line.split(" ", 1)) for line in lines]
+    instructions = [(line.split(" ")[0], line.partition(" ")[2]) for line in lines]
     assert {instruction for instruction, _ in instructions} <= INSTRUCTIONS
     told = dict(instructions)
     assert instructions[0][0] == "FROM"
