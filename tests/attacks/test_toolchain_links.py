@@ -150,7 +150,8 @@ IN_VERSIONS = (
     ".sdkman/candidates/maven/3.9.6/conf/settings.xml", ".sdkman/candidates/gradle/8.5/gradle.properties",
     ".sdkman/candidates/gradle/8.5/init.d/repository.gradle", ".sdkman/candidates/tomcat/10.1/conf/tomcat-users.xml",
     "miniconda3/envs/work/etc/conda/activate.d/env_vars.sh",
-    ".pyenv/versions/3.11.4/etc/jupyter/jupyter_server_config.json",
+    ".pyenv/versions/3.11.4/etc/jupyter/jupyter_server_config.json", ".pyenv/versions/3.11.4/envs/other/pip.conf",
+    ".local/share/fnm/node-versions/v21.2.0/installation/etc/npmrc",
 )  # fmt: skip
 
 
@@ -159,11 +160,13 @@ def test_versions_that_a_workspace_asks_for_show_no_settings_and_no_databases(pl
     for path in IN_VERSIONS:
         program(place.home / path, CANARY)
     programs = [".asdf/installs/postgres/14.2/bin/psql", ".sdkman/candidates/maven/3.9.6/bin/mvn"]
-    for path in (*programs, "miniconda3/envs/work/bin/python3"):
+    node = ".local/share/fnm/node-versions/v21.2.0/installation/bin/node"
+    for path in (*programs, "miniconda3/envs/work/bin/python3", node):
         program(place.home / path)
     _text(".tool-versions", "postgres 14.2\nneo4j 5.1\nruby 3.2.0\nmaven 3.9.6\npython 3.11.4\n")(place)
     _text(".sdkmanrc", "maven=3.9.6\ngradle=8.5\ntomcat=10.1\n")(place)
     link(place.project / PYTHON, place.home / "miniconda3/envs/work/bin/python3")
+    link(place.project / ".venv/bin/node", place.home / node)
     outcome = outcome_of(place, f"{reading(place)}; grep -rl {CANARY} {place.home}; {place.home / programs[0]}")
     assert CANARY.encode() not in outcome.stdout
     assert b"started" in outcome.stdout

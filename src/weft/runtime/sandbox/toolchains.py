@@ -1035,17 +1035,29 @@ def _version_mounts(version: Installation) -> Iterator[Mount]:
 
 
 def _secret_covers(place: str, real: str) -> Iterator[Mount]:
-    for name in _STATE_FOLDERS:
-        path = os.path.join(real, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            yield cover(os.path.join(place, name), is_folder=True)
-    unpacked = [f"{name}/conf" for name in sorted(_entry_names(real))]  # an archive may have a folder around all of it
-    for part in (*_SECRET_FOLDERS, *unpacked):
-        folder = os.path.normpath(os.path.join(real, part))
-        for name in sorted(_entry_names(folder)):
-            path = os.path.join(folder, name)
-            if name.casefold() in SECRET_NAMES and not os.path.islink(path):
-                yield cover(os.path.normpath(os.path.join(place, part, name)), is_folder=os.path.isdir(path))
+    for top in _installed_folders(real):
+        for name in _STATE_FOLDERS:
+            path = os.path.join(real, top, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                yield cover(os.path.normpath(os.path.join(place, top, name)), is_folder=True)
+        for part in _SECRET_FOLDERS:
+            folder = os.path.normpath(os.path.join(real, top, part))
+            for name in sorted(_entry_names(folder)):
+                path = os.path.join(folder, name)
+                if name.casefold() in SECRET_NAMES and not os.path.islink(path):
+                    yield cover(os.path.normpath(os.path.join(place, top, part, name)), is_folder=os.path.isdir(path))
+
+
+def _installed_folders(version: str) -> Iterator[str]:
+    """The folders in that of a version which hold something that was installed: itself, the folder that an archive had
+    around all of it, and environments that were made of it (pyenv-virtualenv)."""
+    yield ""
+    for name, is_link in _folder_names(version):
+        if not is_link and any(os.path.isdir(os.path.join(version, name, part)) for part in ("bin", "conf")):
+            yield name
+    environments = os.path.join(version, "envs")
+    if not os.path.islink(environments):
+        yield from (f"envs/{name}" for name, is_link in _folder_names(environments) if not is_link)
 
 
 def _shown_path(text: str) -> str:
