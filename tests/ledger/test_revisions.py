@@ -11,6 +11,7 @@ from tests.ledger.histories import grow, problems, texts
 from weft.kernel.clock import ALPHABET, FixedClock
 from weft.kernel.errors import AmbiguousName, InvalidInput, NotFound
 from weft.ledger.api.ledger import Ledger
+from weft.ledger.read.revisions import parse_moment
 from weft.programs import Programs
 
 HOUR, DAY = 3_600_000, 86_400_000
@@ -314,3 +315,7 @@ def test_a_move_that_was_not_made_says_how_often_the_session_moved(ledger: Ledge
             ledger.heads.restore("main", 9)
         assert (unresolved.value.hint, unrestored.value.hint) == (hint, hint)
         ledger.record_turn(session="main", query="q")
+
+
+def test_a_time_before_the_calendar_is_its_beginning() -> None:
+    assert parse_moment("999999999999 years ago", 0, timezone.utc) == parse_moment("0001-01-01", 0, timezone.utc)  # noqa: UP017

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from weft.kernel.errors import InvalidInput, quoted
 from weft.programs.program_records import Program
 from weft.verbs.answers import Listing
 from weft.verbs.declaration import (
@@ -501,7 +502,11 @@ def _absolute_folder(folder: str | None) -> str | None:
     is."""
     import os
 
-    return folder if folder is None or "${" in folder else os.path.realpath(folder)
+    if folder is None or "${" in folder:
+        return folder
+    if "\0" in folder:
+        raise InvalidInput(f"{quoted(folder)} is no path", "a path has no NUL")
+    return os.path.realpath(folder)
 
 
 def _check_state(status: str | None) -> None:

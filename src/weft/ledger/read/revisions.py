@@ -301,6 +301,9 @@ _LONG = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800, 
 _LAST = re.compile(r"last\s+(day|week|month|year)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - the alias hides what it is
 
+_EARLIEST_MS = -62_135_596_800_000
+"""The beginning of the calendar. What is so long ago that it has no date means this."""
+
 
 def parse_moment(text: str, now_ms: int, zone: tzinfo) -> int:
     """`now`, `yesterday`, `3 days ago`, `3.days.ago`, `last week`, or a date with or without time and offset, as Unix
@@ -315,7 +318,7 @@ def parse_moment(text: str, now_ms: int, zone: tzinfo) -> int:
         return now_ms - _LONG[match[1]] * 1000
     if match := _AGO.fullmatch(words.replace(".", " ")):
         unit = _SECONDS.get(match[2]) or _LONG[match[2]]
-        return now_ms - int(match[1]) * unit * 1000
+        return max(now_ms - int(match[1]) * unit * 1000, _EARLIEST_MS)
     try:
         moment = datetime.fromisoformat(text.strip())
         return _milliseconds(moment if moment.tzinfo else moment.replace(tzinfo=zone))
