@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,17 @@ def test_a_file_that_was_included_later_is_not_written_through_another_name(pers
     assert tried(person, 'printf "$SETTINGS" >> notes').succeeded
     person.ensure_unharmed()
     assert (person.repository / "team.gitconfig").read_text() == "[user]\n\tname = x\n"
+
+
+def test_a_hook_of_the_person_is_not_written_through_another_name(person: Person) -> None:
+    """A person keeps a hook in the project, and gave git a second name of it."""
+    ran = person.top / "own"
+    tracked, hook = person.repository / "tools/post-commit", person.repository / ".git/hooks/post-commit"
+    tracked.parent.mkdir()
+    tracked.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    tracked.chmod(0o755)
+    os.link(tracked, hook)
+    assert tried(person, 'printf "$HOOK" > tools/post-commit').succeeded
+    person.ensure_unharmed()
+    assert ran.exists()
+    assert hook.stat().st_mode & 0o777 == 0o755

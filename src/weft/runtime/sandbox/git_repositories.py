@@ -30,6 +30,7 @@ SHARED_INDEX = "sharedindex."
 """What the names of files begin with to which an index adds."""
 MOST_BYTES = 256 * 1024 * 1024
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_HOOK_BYTES = 16 * 1024 * 1024
 _SIGNATURE = b"DIRC"
 _VERSIONS = (2, 3, 4)
 _HEADER_BYTES = 12
@@ -611,11 +612,22 @@ def publish_file(place: str, data: bytes) -> None:
         os.unlink(aside)
 
 
-def separate_file(place: str) -> None:
+def separate_files(folder: str) -> None:
+    """Each file of a folder, as `separate_file` does it. Links are left."""
+    try:
+        with os.scandir(folder) as entries:
+            places = [entry.path for entry in entries if entry.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return
+    for place in places:
+        separate_file(place, _HOOK_BYTES)
+
+
+def separate_file(place: str, most_bytes: int = CONFIG_BYTES) -> None:
     """A file of several names becomes one of its own: through another name a command could write it."""
     with open(os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink < 2 or status.st_size > CONFIG_BYTES:
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink < 2 or status.st_size > most_bytes:
             return
         data = file.read()
     aside = f"{place}.{system_random(8).hex()}"

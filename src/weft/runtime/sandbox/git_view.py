@@ -45,6 +45,7 @@ from weft.runtime.sandbox.git_repositories import (
     read_small,
     repository_above,
     separate_file,
+    separate_files,
 )
 from weft.runtime.sandbox.git_settings import (
     SYSTEM_SETTINGS,
@@ -499,6 +500,8 @@ class GitGuard:
         for name in _HELD_FOLDERS:
             with suppress(FileExistsError):
                 os.mkdir(f"{folder}/{name}")
+            if name in OBEYED_FOLDERS:  # a person may have made a hook a second name of a file that they track
+                separate_files(f"{folder}/{name}")
             yield read_only(f"{folder}/{name}")
         if kind_of(f"{folder}/worktrees") is not None:  # each names the repository that another folder belongs to
             yield read_only(f"{folder}/worktrees")
