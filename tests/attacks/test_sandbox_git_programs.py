@@ -18,6 +18,7 @@ from weft.runtime.sandbox.git_view import GitPerson, GitPrograms
 
 WAYS = {
     "core.hooksPath": ("tools/checks", "tools/checks/pre-commit"),
+    "init.templateDir": ("~/repository/tools/template", "tools/template/hooks/post-checkout"),
     "core.fsmonitor": ("./tools/watch", "tools/watch"),
     "core.sshCommand": ("tools/ssh -4", "tools/ssh"),
     "filter.own.clean": ("python3 tools/clean.py %f", "tools/clean.py"),

@@ -710,7 +710,8 @@ def _folder_at(place: str, objects: str) -> GitFolder | None:
 # have no fixed names, and agents may change them like any other file: they are named where somebody looks at changes.
 # Not known is what such a program starts itself.
 
-_HOOKS = ("core", None, "hookspath")
+_HOOK_FOLDERS = {("core", None, "hookspath"): "core.hooksPath", ("init", None, "templatedir"): "init.templateDir"}
+"""Settings that name a folder with hooks. Those of a template come into each repository that the person makes."""
 _PROGRAMS = (
     "core.fsmonitor core.sshCommand core.askPass core.editor core.pager core.gitProxy core.alternateRefsCommand "
     "sequence.editor diff.external filter.*.clean filter.*.smudge filter.*.process diff.*.textconv diff.*.command "
@@ -800,7 +801,7 @@ class GitPrograms:
 
 
 def _is_hooks(setting: GitSetting) -> bool:
-    return (setting.section, setting.subsection, setting.name) == _HOOKS
+    return (setting.section, setting.subsection, setting.name) in _HOOK_FOLDERS
 
 
 def _spelled_as(setting: GitSetting) -> str | None:
@@ -809,7 +810,7 @@ def _spelled_as(setting: GitSetting) -> str | None:
 
 
 def _key(setting: GitSetting) -> str:
-    spelled = "core.hooksPath" if _is_hooks(setting) else _spelled_as(setting)
+    spelled = _HOOK_FOLDERS.get((setting.section, setting.subsection, setting.name)) or _spelled_as(setting)
     name = setting.name if spelled is None or spelled.endswith("*") else spelled.rpartition(".")[2]
     return ".".join(part for part in (setting.section, setting.subsection, name) if part is not None)
 
