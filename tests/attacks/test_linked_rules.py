@@ -169,6 +169,10 @@ READING = {
     "programs": ("apply", "FILE"),
     "a plan of a fork": ("fork", "talk", "other", "--plan", "FILE"),
     "a session of another tool": ("import", "FILE"),
+    "facts": ("facts", "import", "FILE"),
+    "a bundle": ("bundle", "open", "FILE"),
+    "a bundle to verify": ("bundle", "verify", "FILE"),
+    "a bundle to sign": ("bundle", "sign", "FILE", "laptop", "-o", "signed.weft"),
 }
 
 

@@ -170,6 +170,18 @@ def read_named_text(file: str) -> str:
     return decode_utf8(read_named_file(file), file)
 
 
+class ReadPath(click.Path):
+    """A file that is read elsewhere. Refused where a link that an agent may have made leads to another one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from weft.surfaces.cli.work.sandbox_access import ensure_not_led_away
+
+        path = os.fsdecode(super().convert(value, param, ctx))
+        if path != STANDARD and os.path.exists(path):
+            ensure_not_led_away(path)
+        return path
+
+
 class WrittenPath(click.Path):
     """Where something is written. Refused where a link that an agent may have made leads elsewhere."""
 

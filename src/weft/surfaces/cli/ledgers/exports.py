@@ -18,7 +18,7 @@ from weft.kernel.clock import SystemClock, system_random
 from weft.kernel.errors import InvalidInput
 from weft.kernel.typed_names import shell_line, shell_word
 from weft.surfaces.cli import arguments
-from weft.surfaces.cli.arguments import STANDARD, WrittenPath, stdout_bytes
+from weft.surfaces.cli.arguments import STANDARD, ReadPath, WrittenPath, stdout_bytes
 from weft.surfaces.cli.command_line import DIFFERENT, Call, group
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.progress import counted, progress
@@ -444,7 +444,7 @@ def create(
 
 
 @weft_command("verify")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=ReadPath())
 @click.option("--signed", is_flag=True, help="Fail unless a key that you trust signed it.")
 def verify(call: Call, file: str, signed: bool) -> int | None:
     """Check every hash, link and signature of a bundle, and say what it proves.
@@ -464,7 +464,7 @@ def verify(call: Call, file: str, signed: bool) -> int | None:
 
 
 @weft_command("sign")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=ReadPath())
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, shell_complete=complete_keys)
 @click.option("-o", "--output", "path", type=WrittenPath(), required=True, metavar="FILE", help="The file to write.")
 def sign(call: Call, file: str, keys: tuple[str, ...], path: str) -> None:
@@ -481,7 +481,7 @@ def sign(call: Call, file: str, keys: tuple[str, ...], path: str) -> None:
 
 
 @weft_command("open")
-@click.argument("file", type=click.Path())
+@click.argument("file", type=ReadPath())
 @click.argument("rev", required=False)
 @click.option("--into", metavar="LEDGER", type=click.Path(), help="Bring its facts into this ledger.")
 @click.option("--full", is_flag=True, help="Show results, arguments and thinking in full.")

@@ -18,7 +18,15 @@ from weft.kernel.typed_names import Site, shell_word
 from weft.ledger.api import Ledger, ResourceLog, Runs
 from weft.store.private_files import make_folder
 from weft.store.replicas import CLONED, StoredTrust
-from weft.surfaces.cli.arguments import STANDARD, RenamedOption, WrittenPath, complete_labels, piped_input, stdout_bytes
+from weft.surfaces.cli.arguments import (
+    STANDARD,
+    ReadPath,
+    RenamedOption,
+    WrittenPath,
+    complete_labels,
+    piped_input,
+    stdout_bytes,
+)
 from weft.surfaces.cli.command_line import OK, Call, SharedGroup, ask, confirm, group, is_person_there
 from weft.surfaces.cli.command_line import command as weft_command
 from weft.surfaces.cli.command_line import undo as undo_line
@@ -773,7 +781,7 @@ NO_FACTS = "no facts were given: pipe them in, or name a FILE"
 
 
 @facts_command.verb("import")
-@click.argument("file", type=click.Path(), default=STANDARD)
+@click.argument("file", type=ReadPath(), default=STANDARD)
 def import_facts(call: Call, file: str) -> None:
     """Import facts from JSON lines.
 
