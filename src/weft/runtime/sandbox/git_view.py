@@ -710,7 +710,10 @@ def _folder_at(place: str, objects: str) -> GitFolder | None:
 # have no fixed names, and agents may change them like any other file: they are named where somebody looks at changes.
 # Not known is what such a program starts itself.
 
-_HOOK_FOLDERS = {("core", None, "hookspath"): "core.hooksPath", ("init", None, "templatedir"): "init.templateDir"}
+_HOOK_FOLDERS: Mapping[tuple[str, str | None, str], str] = {
+    ("core", None, "hookspath"): "core.hooksPath",
+    ("init", None, "templatedir"): "init.templateDir",
+}
 """Settings that name a folder with hooks. Those of a template come into each repository that the person makes."""
 _PROGRAMS = (
     "core.fsmonitor core.sshCommand core.askPass core.editor core.pager core.gitProxy core.alternateRefsCommand "
