@@ -186,6 +186,32 @@ def test_a_server_takes_who_acts_from_the_token(weft: Shell, tmp_path: Path, mon
     assert (clear.code, clear.error["code"]) == (5, "invalid_input")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "token create",
+        f"token revoke {'0' * 32}",
+        "token rotate",
+        "key create k",
+        "trust",
+        "mcp list",
+        "clone a.db b.db",
+    ],
+)
+def test_a_token_does_here_what_it_may_also_where_a_server_is_named(
+    weft: Shell, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """Else a holder of any token would make one with all rights by naming a server that nobody asks."""
+    weft("init", "a.db")
+    monkeypatch.setenv("WEFT_TOKEN", weft("--ledger", "a.db", "token", "create", "--scope", "read").out.strip())
+    for ledger in ("a.db", "http://127.0.0.1:9"):
+        refused = weft("--ledger", ledger, *as_words(line), "--json")
+        assert refused.code != 0
+        assert refused.error["code"] in ("not_allowed", "unsupported"), ledger
+    monkeypatch.setenv("WEFT_TOKEN", "made-elsewhere")
+    assert weft("--ledger", "http://127.0.0.1:9", *as_words(line), "--json").error["code"] == "token_refused"
+
+
 def test_a_token_for_a_server_opens_no_ledger_here(weft: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     weft("init", "a.db")
     monkeypatch.setenv("WEFT_TOKEN", "made-elsewhere")

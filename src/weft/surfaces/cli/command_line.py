@@ -272,9 +272,9 @@ class Call:
                 repository_of=trusted_repositories(lambda: ledger.trust.is_trusted),
                 progress=bar.staged,
             )
-        if self.token is not None:
-            self._ensure_unrevoked(ledger, self.token)
-        if not (self.json or self.quiet or self.token):
+        if (token := self._token_here()) is not None:
+            self._ensure_unrevoked(ledger, token)
+        if not (self.json or self.quiet or token):
             prepare_question(ledger, self.note)
         return ledger
 
@@ -288,10 +288,19 @@ class Call:
             ledger.close()
             raise
 
+    def _token_here(self) -> TokenContent | None:
+        """The token that was given, for whatever is done on this machine: one for a server counts here as it would
+        without one, and never leaves the owner's rights behind. Raises TokenRefused."""
+        if self.token is not None or not self.token_text:
+            return self.token
+        from weft.surfaces.cli.credentials import verified_token
+
+        return verified_token(self.token_text)
+
     @property
     def _acting_as(self) -> Authority | str | None:
-        if self.token is not None:
-            return self.token.ledger_authority
+        if (token := self._token_here()) is not None:
+            return token.ledger_authority
         return None if self.actor == OWNER else self.actor
 
     def in_name_of(self, actor: str, ledger: LedgerT) -> LedgerT:
