@@ -126,7 +126,7 @@ class ServedLedger(AbstractAsyncContextManager["ServedLedger"]):
     def __init__(
         self, url: str, token: str, timeout: float, transport: httpx2.AsyncBaseTransport | None = None
     ) -> None:
-        self.url = url
+        self.url, token = url, token.strip()  # a file of a token ends with a line break
         if not token or not token.isascii() or not token.isprintable() or " " in token:
             raise TokenRefused("the token is none", Action.GET_TOKEN)
         self._headers = {"authorization": f"Bearer {token}"}

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from scripts.generate_docs import HTTP_PAGE, http_page
+from tests.surfaces.server.site import open_site
 from weft.surfaces.server.problems import STATUS_OF
+from weft.surfaces.server.route_table import BASE
 
 EXAMPLE = re.compile(r"^<!-- run: shell -->\n+```bash\n(.*?)^```$", re.M | re.S)
 PORT = "8420"
@@ -23,6 +25,13 @@ READY = "for _ in $(seq 600); do curl -sf http://127.0.0.1:8420/health >/dev/nul
 
 def test_the_page_has_every_route_as_it_is_declared() -> None:
     assert HTTP_PAGE.read_text() == http_page(), "run `make docs`"
+
+
+def test_the_page_names_every_endpoint_that_calls_no_verb() -> None:
+    page = HTTP_PAGE.read_text()
+    with open_site() as site:
+        paths = [(one.method, one.path.removeprefix(BASE)) for one in site.application.endpoints]
+    assert [path for path in paths if f"| `{' '.join(path)}`" not in page] == []
 
 
 def test_the_page_explains_every_status_of_an_error() -> None:

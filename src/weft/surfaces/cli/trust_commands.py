@@ -400,7 +400,7 @@ def create_token(
     process by a file, a descriptor or a variable, never as an argument: others can read those.
 
     `--scope read` allows reading all that you may read. `--scope write` allows also sending messages, recording and
-    merging turns, forking, creating, moving and renaming sessions, and posting in rooms; agents that are written to use
+    merging turns, forking, moving and renaming sessions, and posting in rooms; agents that are written to use
     the models and tools that they have. It deletes and erases nothing, answers no request, and configures nothing.
 
     It is printed, or written to a file.
