@@ -233,6 +233,8 @@ class Rights(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 EVERYTHING = Rights()
+EVERYTHING_LAYER = Layer(("*",))
+"""A grant that limits nothing."""
 
 
 def rights(allow: Iterable[str] = ("*",), deny: Iterable[str] = ()) -> Rights:

@@ -49,6 +49,7 @@ def create_program(
     writer: ProgramWriter, kind: KindRow, name: str, config: Any, *, draft: bool = False, applied: bool = False
 ) -> ProgramRow:
     """A new program, in use unless it is to stay a draft. An agent that was only named so far is described now."""
+    writer.ensure_unlimited(kind)
     if not kind.is_made_by_everybody:
         writer.permit_creating(f"create the {kind.name} {name!r}", name)
     if kind.facts.stream != "program":
@@ -89,6 +90,7 @@ def configure_program(
     """Another configuration, whole. One that is the same as what counts here changes nothing, unless it vouches for
     what somebody set who may not: `given` is the part of it that whoever acts says themselves."""
     kind = kind_of_row(row)
+    writer.ensure_unlimited(kind)
     writer.permit_configuring(f"configure the {kind.name} {row.name!r}", row)
     writer.ensure_version(row.name, expected, writer.version_of(row))
     if row.state in kind.ended_states:

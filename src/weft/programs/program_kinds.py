@@ -144,6 +144,8 @@ class KindRow(Struct, frozen=True, kw_only=True):
     """What follows from a new configuration, in the same append. Takes the one before and the new one."""
     refuse_name: Callable[[str, Any], None] = _any_name
     """Refuses a name that a program with this configuration may not bear."""
+    acts_by_itself: bool = False
+    """It acts later, with all that whoever set it up may do: one whose rights a token limits sets none up."""
     is_made_by_everybody: bool = False
     """Does nobody need the permission `configure` to create one, and to change what they created?"""
     is_moved_by_turns: bool = False

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET, Struct
 
-from weft.kernel.authority import CONFIGURE, LOCAL, Authority, Principal, PrincipalKind
+from weft.kernel.authority import CONFIGURE, EVERYTHING_LAYER, LOCAL, Authority, Principal, PrincipalKind
 from weft.kernel.enums import ProgramKind, ReferenceField
 from weft.kernel.errors import (
     Action,
@@ -366,6 +366,16 @@ class MachineFacts(Protocol):
     def machine_names(self, config: Any) -> frozenset[MachineName]: ...
 
 
+class MayActLater(Protocol):
+    """A kind of program, and whether one of it does something later by itself."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def acts_by_itself(self) -> bool: ...
+
+
 _VERBS_OF_RIGHTS = {
     "configure": "create ensure create_session configure change publish deprecate delete revert validate activate "
     "archive set_presence step_session apply share_agent unshare_agent step_trigger",
@@ -463,6 +473,13 @@ class ProgramWriter:
     def ensure_allowed(self, kind: str) -> None:
         """The authority's right to change programs of a kind by this verb, asked where such a change is written."""
         self.append.authority.ensure_allowed(f"program:{kind}:{self._right}")
+
+    def ensure_unlimited(self, kind: MayActLater) -> None:
+        """A trigger fires later with all that whoever set it up may do, and not with what a token left them of it."""
+        limited = [layer for layer in self.append.authority.rights.layers if layer != EVERYTHING_LAYER]
+        if kind.acts_by_itself and limited:
+            hint = "whoever has all of their rights can; a token is made without --allow, --deny and --scope"
+            raise self.append.authority.refusal(f"program:{kind.name}:configure", f"set up a {kind.name}", hint)
 
     def permit(self, right: str, what: str, *own: str | None) -> None:
         """The ledger's owner may do everything; others what concerns themselves (`own`), and what their configuration

@@ -460,12 +460,15 @@ TRIGGER = KindRow(
         "message": TEMPLATE,
         **dict.fromkeys(("include.sessions", "onMissed", "breaker"), NOTHING),
     },
+    acts_by_itself=True,
 )
 
 
 def step_trigger(writer: ProgramWriter, trigger: ProgramRow, verb: str, reason: str | None) -> ProgramRow:
     """Pause a trigger, or have it fire again from now on: what set it off meanwhile is passed over."""
     writer.permit_configuring(f"{verb} the trigger {trigger.name!r}", trigger)
+    if verb == "resume":
+        writer.ensure_unlimited(TRIGGER)
     if verb not in program_events.TRIGGER.steps:
         raise InvalidInput(f"a trigger cannot {quoted(verb, 40)}", f"it can {', '.join(program_events.TRIGGER.steps)}")
     return writer.take_step(writer.ensure_own(trigger), verb, reason)

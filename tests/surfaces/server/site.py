@@ -79,11 +79,12 @@ class Site:
         *,
         allow: Sequence[str] = (),
         deny: Sequence[str] = (),
+        credentials: Sequence[str] | None = None,
         expires_ms: int = SOON_MS,
     ) -> str:
         """Of the owner, or of somebody who acts on their behalf; without `allow` with all rights."""
         layers = (Layer(tuple(allow) or ("*",), tuple(deny)),) if allow or deny else ()
-        context = context_from_env(OWNER, variable=None, rights=Rights(layers))
+        context = context_from_env(OWNER, variable=None, rights=Rights(layers)).child(credentials=credentials)
         if acting is not None:
             context = context.delegate(Principal(PrincipalKind.PROGRAM, acting))
         return sign(context, KEY, expires_ms=expires_ms, begins_with_owner=True)

@@ -82,6 +82,7 @@ class AnsweredRequest(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+SETS_UP_TRIGGERS = ("trigger_create", "trigger_configure", "trigger_resume")
 UNKNOWN = "unknown"
 CLOCK = SystemClock()
 ROUTE = "weft.route"
@@ -283,6 +284,10 @@ def _verb_endpoint(served: Served, route: Route) -> Endpoint:
 
     async def handle(request: Request, caller: Caller | None, names: dict[str, str]) -> Response:
         assert caller is not None
+        if route.verb_name in SETS_UP_TRIGGERS and caller.credentials is not None:
+            raise caller.authority.refusal(
+                route.right, "set up a trigger, which would fire with other keys", "use a token without --credential"
+            )
         if not requests:
             requests.append(VerbRequests(route))
         body = await read_body(request)

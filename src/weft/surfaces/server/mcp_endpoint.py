@@ -59,6 +59,8 @@ class _ProtocolResponse(Response):
 
         super().__init__()
         self._served, self._caller = served, caller
+        if caller.credentials is not None:  # the tool sends with all keys of whoever the token acts for
+            writing = tuple(tool for tool in writing if tool != "send")
         ledger = served.ledger.acting_as(caller_authority(caller.authority, writing, ()))
         mirror = AsyncOpenLedger(ledger, cast("Pool", served.crossing), inference)
         self._answers = LedgerServer(mirror, writing, served.note)

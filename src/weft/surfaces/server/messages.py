@@ -561,11 +561,19 @@ class MessageEndpoints:
     def _resent(self, admit_again: Callable[[Ledger, dict[str, str], str | None], Admission]) -> Any:
         async def handle(request: Request, caller: Caller | None, names: dict[str, str]) -> Response:
             assert caller is not None
+            _ensure_may_resend(caller)
             ledger, key = self._ledger(caller), request.headers.get(RETRY_HEADER)
             sent = await self._run(lambda: _readmitted(ledger, lambda: admit_again(ledger, names, key)))
             return await self._answered(request, caller, sent)
 
         return handle
+
+
+def _ensure_may_resend(caller: Caller) -> None:
+    """A message that is sent again keeps the folder, the tools and the keys that its sender named: a token that may
+    name none of them sends it anew instead."""
+    if caller.credentials is not None or (caller.authority.is_local and not caller.may_use_machine):
+        raise caller.authority.refusal(MACHINE_RIGHT, "send again what was sent with other rights", "send it anew")
 
 
 def _readmitted(ledger: Ledger, admit_again: Callable[[], Admission]) -> SentReceipt:

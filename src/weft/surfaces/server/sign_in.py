@@ -84,7 +84,10 @@ class SignIn:
     async def follow_link(self, request: Request, _: Caller | None, names: dict[str, str]) -> Response:
         """The owner's link. Browsers that look ahead, and programs that ask for the headers alone, do not use it up."""
         purpose = request.headers.get("sec-purpose", request.headers.get("purpose", ""))
-        if request.method == "HEAD" or "prefetch" in purpose:
+        is_opened = (
+            request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        )  # a page elsewhere can name an image
+        if request.method == "HEAD" or "prefetch" in purpose or not is_opened:
             raise Refusal(403, "prefetch_refused", "the link is followed by opening it")
         with self._attempt(request):
             code = names["code"]
