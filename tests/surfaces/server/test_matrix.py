@@ -114,7 +114,10 @@ def test_a_stranger_is_answered_as_about_a_random_name(site: Site, route: Route)
     for kind, names in things(site.ledger).items():
         for who in STRANGERS:
             for parameter in naming_parameters(route):
-                for name in share(names, test=2):
+                beside = [str(value) for name, value in example(route).items() if name != parameter]
+                # What the request names beside it stands in the answer as it is: that cannot be told from a difference.
+                asked = [name for name in names if not any(value in name for value in beside)]
+                for name in share(asked, test=2):
                     told = [asked_about(site, route, who, parameter, one) for one in (name, other_than(name))]
                     if told[0] != told[1]:
                         different.append((kind, who, parameter, name, *told))
