@@ -100,8 +100,8 @@ EXPECTED: dict[str, dict[str, str]] = {
     "labels.delete": {"content": "reason", "refused": "session"},
     "labels.unarchive": {"content": "reason", "refused": "session"},
     "inbox.admit": {
-        "content": "message session persona agent overrides route source_event_id key",
-        "refused": "turn mode priority",
+        "content": "message session overrides route source_event_id key",
+        "refused": "persona agent turn mode priority",
         "local": "limits",
     },
     "inbox.cancel": {"content": "reason", "refused": "message"},
